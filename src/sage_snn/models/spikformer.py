@@ -1,0 +1,196 @@
+"""The official Spikformer (Zhou et al., ICLR 2023), CIFAR and ImageNet forms, starting every forward pass from rest.
+
+T time steps, B batch, C channels, H heads, N tokens, K head width. Between blocks: tokens last, (T, B, C, N).
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from spikingjelly.activation_based import functional, neuron
+from torch import Tensor, nn
+
+from ..neurons import LIFNode
+
+Form = Literal["cifar", "imagenet"]
+Neuron = Callable[..., nn.Module]
+
+
+class NormLIF(nn.Module):
+    """Synapse, batch normalisation and LIF: (T, B, C, ...) -> spikes (T, B, C', ...)."""
+
+    def __init__(self, synapse: nn.Module, norm: nn.Module, lif: nn.Module) -> None:
+        super().__init__()
+        self.synapse, self.norm, self.lif = synapse, norm, lif
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Spikes of all time steps."""
+        times = x.shape[0]
+        return self.lif(self.norm(self.synapse(x.flatten(0, 1))).unflatten(0, (times, -1)))
+
+
+def _conv(inputs: int, outputs: int, lif: Neuron) -> NormLIF:
+    return NormLIF(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), lif())
+
+
+def _dense(inputs: int, outputs: int, lif: Neuron, *, bias: bool = True) -> NormLIF:
+    """A linear map of every token: a convolution of width 1, because tokens come last."""
+    return NormLIF(nn.Conv1d(inputs, outputs, 1, bias=bias), nn.BatchNorm1d(outputs), lif())
+
+
+class Stem(nn.Module):
+    """Patch embedding: four convolutions of growing width, the last log2(patch) pooled, and a positional one."""
+
+    def __init__(self, in_channels: int, dim: int, patch_size: int, lif: Neuron) -> None:
+        super().__init__()
+        widths = [in_channels, dim // 8, dim // 4, dim // 2, dim]
+        self.stages = nn.ModuleList(_conv(a, b, lif) for a, b in zip(widths, widths[1:], strict=False))
+        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.pooled_stages = int(math.log2(patch_size))
+        self.position = _conv(dim, dim, lif)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, B, C, height, width) -> tokens (T, B, C, N)."""
+        for index, stage in enumerate(self.stages):
+            x = stage(x)
+            if index >= len(self.stages) - self.pooled_stages:
+                x = self.pool(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        return (x + self.position(x)).flatten(3)
+
+
+class Attention(nn.Module):
+    """Spiking self-attention: scale * Q K^T V without a softmax."""
+
+    def __init__(self, dim: int, heads: int, lif: Neuron, *, qkv_bias: bool) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, 0.125
+        self.query = _dense(dim, dim, lif, bias=qkv_bias)
+        self.key = _dense(dim, dim, lif, bias=qkv_bias)
+        self.value = _dense(dim, dim, lif, bias=qkv_bias)
+        self.lif = lif(v_threshold=0.5)
+        self.projection = _dense(dim, dim, lif)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, B, C, N) -> (T, B, C, N)."""
+        q, k, v = (part(x).unflatten(2, (self.heads, -1)) for part in (self.query, self.key, self.value))
+        # Spikes make every product a count, exact in either order: take the cheaper one.
+        tokens, width = q.shape[-1], q.shape[-2]
+        mixed = (v @ k.transpose(-1, -2)) @ q if width <= tokens else v @ (k.transpose(-1, -2) @ q)
+        return self.projection(self.lif((mixed * self.scale).flatten(2, 3)))
+
+
+class MLP(nn.Module):
+    """Two token-wise layers with a hidden width of `ratio` times the width."""
+
+    def __init__(self, dim: int, ratio: float, lif: Neuron) -> None:
+        super().__init__()
+        hidden = int(dim * ratio)
+        self.first, self.second = _dense(dim, hidden, lif), _dense(hidden, dim, lif)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, B, C, N) -> (T, B, C, N)."""
+        return self.second(self.first(x))
+
+
+class TransformerBlock(nn.Module):
+    """x + attention(x), then x + mlp(x)."""
+
+    def __init__(self, dim: int, heads: int, mlp_ratio: float, lif: Neuron, *, qkv_bias: bool) -> None:
+        super().__init__()
+        self.attention = Attention(dim, heads, lif, qkv_bias=qkv_bias)
+        self.mlp = MLP(dim, mlp_ratio, lif)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(T, B, C, N) -> (T, B, C, N)."""
+        x = x + self.attention(x)
+        return x + self.mlp(x)
+
+
+class Spikformer(nn.Module):
+    """Images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, classes), averaged over time."""
+
+    def __init__(
+        self,
+        depth: int = 4,
+        dim: int = 384,
+        heads: int = 12,
+        time_steps: int = 4,
+        num_classes: int = 10,
+        image_size: int = 32,
+        patch_size: int = 4,
+        in_channels: int = 3,
+        form: Form = "cifar",
+        mlp_ratio: float = 4.0,
+        neuron: Neuron = partial(LIFNode, carry_state=False),
+    ) -> None:
+        super().__init__()
+        _check_sizes(depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels, form)
+        lif = partial(neuron, tau=2.0, detach_reset=True, step_mode="m")
+        self.time_steps, self.image_size, self.in_channels = time_steps, image_size, in_channels
+        self.form, self.num_classes, self.num_features = form, num_classes, dim
+        self.stem = Stem(in_channels, dim, patch_size, lif)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(dim, heads, mlp_ratio, lif, qkv_bias=form == "cifar") for _ in range(depth)
+        )
+        self.head = nn.Linear(dim, num_classes)
+        self._initialise()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (B, classes)."""
+        return self.head(self.forward_features(x).mean(0))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Mean over tokens after the last block, (T, B, C)."""
+        self._check_input(x)
+        if x.ndim == 4:
+            x = x.unsqueeze(0).expand(self.time_steps, -1, -1, -1, -1)
+        self._rest()
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        return x.mean(-1)
+
+    def _rest(self) -> None:
+        """Nodes that carry state over (SpikingJelly's own) start from rest too."""
+        for module in self.modules():
+            if isinstance(module, neuron.BaseNode) and getattr(module, "carry_state", True):
+                functional.reset_net(module)
+
+    def _check_input(self, x: Tensor) -> None:
+        size = (self.in_channels, self.image_size, self.image_size)
+        if x.ndim not in (4, 5) or tuple(x.shape[-3:]) != size:
+            raise ValueError(
+                f"expected images (B, {', '.join(map(str, size))}) or events (T, B, {', '.join(map(str, size))}), "
+                f"got {tuple(x.shape)}; build the model with the right in_channels and image_size"
+            )
+
+    def _initialise(self) -> None:
+        # The authors initialise nn.Linear only; in their CIFAR form the token-wise maps are nn.Linear, in their
+        # ImageNet form they are convolutions and keep torch's default.
+        linear = (nn.Linear, nn.Conv1d) if self.form == "cifar" else (nn.Linear,)
+        for module in self.modules():
+            if isinstance(module, linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+
+def _check_sizes(
+    depth: int, dim: int, heads: int, time_steps: int, classes: int, image: int, patch: int, channels: int, form: str
+) -> None:
+    counts = {"depth": depth, "heads": heads, "time_steps": time_steps, "num_classes": classes, "in_channels": channels}
+    for name, value in counts.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    if form not in ("cifar", "imagenet"):
+        raise ValueError(f"form must be 'cifar' or 'imagenet', not {form!r}")
+    if dim % 8:
+        raise ValueError(f"dim must be a multiple of 8 (the stem starts with an eighth of it), not {dim}")
+    if dim % heads:
+        raise ValueError(f"{heads} heads do not divide a width of {dim}; choose heads from the divisors of dim")
+    if patch not in (1, 2, 4, 8, 16):
+        raise ValueError(f"patch_size must be 1, 2, 4, 8 or 16, not {patch}")
+    if image < patch:
+        raise ValueError(f"an image of {image} pixels is smaller than a patch of {patch}")

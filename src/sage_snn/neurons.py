@@ -1,0 +1,92 @@
+"""An LIF node that is a SpikingJelly LIF node and whose surrogate slope may be a tensor."""
+
+from typing import Any
+
+import torch
+from spikingjelly.activation_based import neuron, surrogate
+from torch import Tensor
+
+from .kernels.lif import Membrane, lif
+from .surrogate import SHAPES, Slope
+
+
+def surrogate_shape(node: torch.nn.Module) -> str | None:
+    """Name of the node's surrogate if it is one of SpikingJelly's own that we know with a tensor slope, else None."""
+    function = getattr(node, "surrogate_function", None)
+    known = type(function).__module__ == surrogate.__name__ and type(function).__name__ in SHAPES
+    return type(function).__name__ if known and getattr(function, "spiking", True) else None
+
+
+class LIFNode(neuron.LIFNode):
+    """SpikingJelly's LIFNode with its own surrogate object, float32 membranes under autocast, and a tensor slope.
+
+    `slope` is None (the surrogate's own alpha), or what a policy put there. `carry_state=False` starts every
+    multi-step call from rest and keeps nothing afterwards, so that nobody has to call `reset_net`.
+    """
+
+    def __init__(
+        self,
+        tau: float = 2.0,
+        decay_input: bool = True,
+        v_threshold: float = 1.0,
+        v_reset: float | None = 0.0,
+        surrogate_function: torch.nn.Module | None = None,
+        detach_reset: bool = False,
+        step_mode: str = "s",
+        store_v_seq: bool = False,
+        *,
+        carry_state: bool = True,
+    ) -> None:
+        # SpikingJelly's default argument is one object for every node of the process; each of ours has its own.
+        function: Any = surrogate.Sigmoid() if surrogate_function is None else surrogate_function
+        super().__init__(tau, decay_input, v_threshold, v_reset, function, detach_reset, step_mode, store_v_seq)
+        self.carry_state = carry_state
+        self.slope: Slope | None = None
+
+    def materialize_states(self, inputs: tuple[Any, ...], states: tuple[Any, ...], step_mode: str) -> tuple[Any, ...]:
+        """Membrane to start from, never in half precision."""
+        x = inputs[0][0] if step_mode == "m" else inputs[0]
+        v, dtype = states[0], torch.promote_types(x.dtype, torch.float32)
+        if isinstance(v, Tensor) and v.shape == x.shape and (self.carry_state or step_mode == "s"):
+            return (v.to(dtype=dtype, device=x.device), *states[1:])
+        return (x.new_full(x.shape, self._rest, dtype=dtype), *states[1:])
+
+    def single_step_functional_forward(
+        self, inputs: tuple[Any, ...], states: tuple[Any, ...], **kwargs: Any
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """One time step."""
+        if self._uses_spikingjelly(inputs[0]):
+            return super().single_step_functional_forward(inputs, states, **kwargs)
+        spikes, v = self._fire(inputs[0].unsqueeze(0), states[0])
+        return (spikes[0],), (v, *states[1:])
+
+    def multi_step_functional_forward(
+        self, inputs: tuple[Any, ...], states: tuple[Any, ...], **kwargs: Any
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """All time steps at once."""
+        if self._uses_spikingjelly(inputs[0]):
+            return super().multi_step_functional_forward(inputs, states, **kwargs)
+        spikes, v = self._fire(inputs[0], states[0])
+        return (spikes,), (v, *states[1:])
+
+    def multi_step_forward(self, x_seq: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Spikes (T, ...) of the currents (T, ...)."""
+        spikes = super().multi_step_forward(x_seq, *args, **kwargs)
+        if not self.carry_state:
+            self._memories["v"] = self._rest
+        return spikes
+
+    @property
+    def _rest(self) -> float:
+        return 0.0 if self.v_reset is None else self.v_reset
+
+    def _uses_spikingjelly(self, x: Tensor) -> bool:
+        """Its registered op is the fast path on a GPU; foreign surrogates run through its reference loop."""
+        return self.slope is None and (x.is_cuda or surrogate_shape(self) is None)
+
+    def _fire(self, x_seq: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        shape = surrogate_shape(self)
+        assert shape is not None, "a policy gives a slope only to nodes whose surrogate shape is known"
+        slope = torch.tensor(float(self.surrogate_function.alpha), dtype=torch.float64) if self.slope is None else self.slope()
+        membrane = Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset)
+        return lif(x_seq, v, slope, membrane, shape)

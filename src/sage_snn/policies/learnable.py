@@ -1,0 +1,90 @@
+"""Slopes trained with the weights."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..blocks import Block, block_nodes, find_blocks, nodes_of, owners
+from ..surrogate import LearntSlope, log_slope
+from .policy import BASE, Policy, device_of, ranks
+
+
+class Learnable(Policy):
+    """Trainable slopes, positive by construction: one for all nodes, or one per block, layer or time step.
+
+    Choice (SPEC 2.18): for the slope's gradient the spike counts as the smooth function that the surrogate is the
+    derivative of. "block" trains the blocks' nodes; the others train all nodes, the stem's included.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        per: Literal["network", "block", "layer", "time"] = "network",
+        *,
+        slope: float = BASE,
+        blocks: Sequence[Block] | None = None,
+        time_steps: int | None = None,
+    ) -> None:
+        if per not in ("network", "block", "layer", "time"):
+            raise ValueError(f"per must be 'network', 'block', 'layer' or 'time', not {per!r}")
+        blocks = find_blocks(model) if blocks is None else blocks
+        nodes = block_nodes(blocks, "block") if per == "block" else nodes_of(model)
+        steps = (time_steps or _time_steps(model)) if per == "time" else None
+        count = {"network": 1, "time": 1, "block": len(blocks), "layer": len(nodes)}[per]
+        parameters = [log_slope(slope, steps) for _ in range(count)]
+        super().__init__(model, nodes, blocks)
+        try:
+            self._nodes.require_shapes(every_step=per == "time")
+        except ValueError:
+            self.remove()
+            raise
+        self.per = per
+        self._parameters = [nn.Parameter(p.to(device_of(model))) for p in parameters]
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(_average_gradient)
+        owner = owners(blocks, nodes) if per == "block" else [i if per == "layer" else 0 for i in range(len(nodes))]
+        self._of_node = [self._parameters[i] for i in owner]
+        ratios = [base / BASE for base in self._nodes.bases]
+        self._nodes.learn(LearntSlope(p, r) for p, r in zip(self._of_node, ratios, strict=True))
+
+    @property
+    def slopes(self) -> Tensor:
+        """Mean slope of each block's nodes."""
+        of = {id(node): p for node, p in zip(self._nodes.nodes, self._of_node, strict=True)}
+        means = [torch.stack([of[id(n)].detach().exp().mean() for n in b.neurons]).mean() for b in self.blocks]
+        return torch.stack(means).double()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Logarithms of the slopes."""
+        return iter(self._parameters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The logarithms besides what every policy has."""
+        return super().state_dict() | {"per": self.per, "log_slopes": [p.detach().clone() for p in self._parameters]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the logarithms in place, so that the optimizer keeps its parameters."""
+        super().load_state_dict(state)
+        if state["per"] != self.per:
+            raise ValueError(f"this state is of Learnable(per={state['per']!r}), here it is per={self.per!r}")
+        with torch.no_grad():
+            for mine, saved in zip(self._parameters, state["log_slopes"], strict=True):
+                mine.copy_(saved)
+
+
+def _average_gradient(parameter: Tensor) -> None:
+    """The policy's parameters are outside DDP's reach."""
+    if ranks() > 1 and parameter.grad is not None:
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= ranks()
+
+
+def _time_steps(model: nn.Module) -> int:
+    for module in model.modules():
+        steps = getattr(module, "time_steps", None) or getattr(module, "T", None)
+        if isinstance(steps, int):
+            return steps
+    raise ValueError("per='time' needs the number of time steps; pass time_steps=")

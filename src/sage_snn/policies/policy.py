@@ -1,0 +1,97 @@
+"""What all policies share: the nodes they control, who owns them, and how to give them back."""
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..blocks import Block, NodeSlopes
+
+BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
+VERSION = 1
+
+_controlled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+class Policy:
+    """A way to decide the slopes of a model during training."""
+
+    def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], blocks: Sequence[Block]) -> None:
+        _refuse_captured(model)
+        self.blocks = list(blocks)
+        self._nodes = NodeSlopes(nodes)
+        if any(node in _controlled for node in self._nodes.nodes):
+            raise RuntimeError(
+                f"{type(model).__name__} has a policy already; call remove() on that one before attaching another"
+            )
+        _controlled.update(self._nodes.nodes)
+
+    @property
+    def slopes(self) -> Tensor:
+        """Slope of each block (blocks,), a detached copy, in units of a sigmoid of base 4."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Once per optimizer step: set the slopes of the next forward pass."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What the optimizer should train besides the model, without weight decay."""
+        return iter(())
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that a resumed run needs: numbers, names and tensors only."""
+        names = [block.name or f"block {i}" for i, block in enumerate(self.blocks)]
+        return {"policy": type(self).__name__, "version": VERSION, "blocks": names, "slopes": self.slopes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()` of the same policy on the same model."""
+        for key, mine in Policy.state_dict(self).items():
+            if key != "slopes" and state.get(key) != mine:
+                raise ValueError(
+                    f"this state is of another {key}: it has {state.get(key)!r}, here it is {mine!r}; "
+                    "attach the same policy to the same model before loading"
+                )
+
+    def describe(self) -> str:
+        """What is controlled where, in words."""
+        tensors = sum(self._nodes.takes_tensor)
+        floats = len(self._nodes.nodes) - tensors
+        kept = [f"{tensors} as tensors in our nodes"] * bool(tensors)
+        kept += [f"{floats} in SpikingJelly's surrogates, one object each"] * bool(floats)
+        return f"{type(self).__name__} on {len(self.blocks)} blocks; slopes of {' and '.join(kept)}"
+
+    def remove(self) -> None:
+        """Give the model back exactly as it was; harmless the second time."""
+        self._nodes.restore()
+        _controlled.difference_update(self._nodes.nodes)
+
+    def __str__(self) -> str:
+        return self.describe()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+
+def ranks() -> int:
+    """Number of processes that train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Device of the model's first parameter."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def _refuse_captured(model: nn.Module) -> None:
+    for module in model.modules():
+        if "graphed" in getattr(module.__dict__.get("forward"), "__qualname__", ""):
+            raise RuntimeError(
+                "the model was captured in a CUDA graph, which has its slopes baked in; attach the policy first and "
+                "train without make_graphed_callables"
+            )

@@ -1,0 +1,206 @@
+"""SAGE: slopes that follow the disagreement of attention heads."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..blocks import Block, Tap, block_nodes, find_blocks, nodes_of, owners
+from ..laws import DeadZoneTanh, Law
+from ..signals import SPREADS, HeadEntropy, Signal, Spread
+from ..statistics import History, Statistics
+from .policy import BASE, Policy, device_of, ranks
+
+
+class SAGE(Policy):
+    """Slopes that follow how much the attention heads of each block disagree (SPEC 1).
+
+    Per step and block: signal per head, averaged over micro-batches and ranks; spread over heads; statistics over
+    time and blocks; law. The first `warmup_steps` training steps keep the base slope while statistics accumulate.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        warmup_steps: int,
+        blocks: Sequence[Block] | None = None,
+        signal: Signal = HeadEntropy(temperature=0.25),  # noqa: B008 (frozen)
+        spread: str | Spread = "std",
+        statistics: Statistics = Statistics(decay=0.95),  # noqa: B008 (frozen)
+        law: Law = DeadZoneTanh(),  # noqa: B008 (frozen)
+        neurons: Literal["block", "attention", "all"] = "block",
+        same_step: bool = False,
+        every: int = 1,
+        per_rank: bool = False,
+    ) -> None:
+        if warmup_steps < 0 or every < 1:
+            raise ValueError(f"warmup_steps must be >= 0 and every >= 1, not {warmup_steps} and {every}")
+        if isinstance(spread, str) and spread not in SPREADS:
+            raise ValueError(f"spread must be one of {', '.join(SPREADS)} or a callable (H,) -> (), not {spread!r}")
+        blocks = find_blocks(model) if blocks is None else list(blocks)
+        device = device_of(model)
+        start = _checked_slopes(law, torch.zeros(len(blocks), dtype=torch.float64, device=device))
+        nodes = block_nodes(blocks, neurons)
+        owner = owners(blocks, nodes)
+        if neurons == "all":  # Choice (SPEC 2.10): nodes outside the blocks follow the first block
+            outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
+            nodes, owner = outside + nodes, [0] * len(outside) + owner
+        super().__init__(model, nodes, blocks)
+        if same_step and not all(self._nodes.takes_tensor):
+            self.remove()
+            raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
+        if len(blocks) < 2 and statistics.center:
+            warnings.warn(
+                "one attention block only: centring over blocks makes every score zero, so the slope stays at its "
+                "base; pass statistics=Statistics(center=False)",
+                stacklevel=2,
+            )
+        self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
+        self.signal, self.statistics, self.law, self.neurons = signal, statistics, law, neurons
+        self.spread = SPREADS[spread] if isinstance(spread, str) else spread
+        self._owner = torch.tensor(owner, device=device)
+        self._ratios = torch.tensor(self._nodes.bases, dtype=torch.float64, device=device) / self._law_base
+        self._nodes.hold(live=same_step, device=device)
+        self._taps = [Tap(block, signal, device) for block in blocks]
+        self._steps = 0
+        self._history = History.start(len(blocks), device)
+        self._slopes = start
+        self._dispersion, self._smoothed, self._zscores = torch.full((3, len(blocks)), torch.nan, device=device).double()
+        self._heads = [torch.full((block.heads,), torch.nan, dtype=torch.float64, device=device) for block in blocks]
+
+    @property
+    def slopes(self) -> Tensor:
+        """Slopes in force (blocks,)."""
+        return self._slopes.clone()
+
+    @property
+    def dispersion(self) -> Tensor:
+        """Spread over heads of the last step (blocks,); NaN before the first."""
+        return self._dispersion.clone()
+
+    @property
+    def smoothed(self) -> Tensor:
+        """Exponential average of the dispersion (blocks,)."""
+        return self._smoothed.clone()
+
+    @property
+    def zscores(self) -> Tensor:
+        """Normalised and centred scores, what the law sees (blocks,)."""
+        return self._zscores.clone()
+
+    @property
+    def head_entropy(self) -> list[Tensor]:
+        """The signal per head of the last step, a tensor (heads,) per block."""
+        return [values.clone() for values in self._heads]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Read what the forward passes since the last step left, and write the slopes of the next one."""
+        reading = self._steps % self.every == 0
+        if reading:
+            self._heads = self._read()
+            self._control(torch.stack([self.spread(values) for values in self._heads]))
+        self._steps += 1
+        for tap in self._taps:
+            tap.clear()
+            tap.active = self._steps % self.every == 0
+
+    def _read(self) -> list[Tensor]:
+        """Signal per head and block, the mean over all rows of all micro-batches and ranks."""
+        for tap in self._taps:
+            if tap.block.read is not None:
+                tap.add(*tap.block.read(tap.block))
+            if tap.replayed_after_step:
+                tap.replayed_after_step = False
+                warnings.warn(
+                    f"step() came between the forward pass and the checkpointed replay of block {tap.block.name}, "
+                    "which then ran with the new slope; call step() after backward()",
+                    stacklevel=3,
+                )
+        if not any(tap.has_read for tap in self._taps):
+            raise RuntimeError(
+                "step() before any forward pass: run the model in training mode with gradients first "
+                "(a model compiled and run before the policy was attached needs torch.compiler.reset())"
+            )
+        device = self._slopes.device
+        sums = torch.cat([tap.sums.to(device) for tap in self._taps])
+        if ranks() > 1 and not self.per_rank:
+            dist.all_reduce(sums)
+        parts = sums.split([len(tap.sums) for tap in self._taps])
+        return [part[:-1] / part[-1] for part in parts]
+
+    def _control(self, dispersion: Tensor) -> None:
+        update = self._steps + 1
+        self._dispersion = dispersion
+        self._history, self._smoothed, self._zscores = self.statistics.update(self._history, dispersion)
+        if self.statistics.restart and update == self.warmup_steps:
+            self._history = self._history.restarted()
+        bad = ~dispersion.isfinite()
+        # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
+        if (dispersion.device.type == "cpu" or update % 100 == 0) and bad.any():
+            names = [self.blocks[i].name for i in bad.nonzero().flatten().tolist()]
+            warnings.warn(f"the signal of {', '.join(map(str, names))} is not finite; its slope stays", stacklevel=3)
+        # Same-step slopes act on this very step, next-step slopes on the one after: the warm-up ends accordingly.
+        if update >= self.warmup_steps + self.same_step:
+            slopes = self.law(self._zscores).to(self._slopes)
+            self._slopes = torch.where(bad | self._zscores.isnan(), self._slopes, slopes)
+            self._nodes.write(self._slopes[self._owner] * self._ratios)
+
+    @property
+    def _law_base(self) -> float:
+        return float(getattr(self.law, "base", BASE))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Steps, history, last readings and, if it has one, the signal's own state."""
+        signal = getattr(self.signal, "state_dict", dict)()
+        readings = {"dispersion": self.dispersion, "smoothed": self.smoothed, "zscores": self.zscores}
+        history = {name: value.clone() for name, value in self._history._asdict().items()}
+        own = {"steps": self._steps, "history": history, "head_entropy": self.head_entropy, "signal": signal}
+        return super().state_dict() | readings | own
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue to the same bits."""
+        super().load_state_dict(state)
+        device = self._slopes.device
+        self._steps = int(state["steps"])
+        self._history = History(**{name: value.to(device) for name, value in state["history"].items()})
+        self._slopes = state["slopes"].to(device, copy=True)
+        self._dispersion, self._smoothed = state["dispersion"].to(device), state["smoothed"].to(device)
+        self._zscores = state["zscores"].to(device)
+        self._heads = [values.to(device) for values in state["head_entropy"]]
+        if state["signal"]:
+            self.signal.load_state_dict(state["signal"])  # type: ignore[attr-defined]
+        for tap in self._taps:
+            tap.clear()
+            tap.active = self._steps % self.every == 0
+        self._nodes.write(self._slopes[self._owner] * self._ratios)
+
+    def describe(self) -> str:
+        """A line per block: what is read where, nodes, slope, dispersion, score."""
+        lines = [super().describe()]
+        lines += [f"  signal {self.signal}, law {self.law}", f"  {self.statistics}"]
+        lines += [f"  step {self._steps}, warm-up {self.warmup_steps}, every {self.every}"]
+        for i, block in enumerate(self.blocks):
+            source = "read()" if block.read else f"{type(block.query).__name__} {block.layout}"
+            lines.append(
+                f"  {block.name or i}: {block.heads} heads read from {source}, {len(block.neurons)} nodes, "
+                f"slope {self._slopes[i]:.4f}, dispersion {self._dispersion[i]:.3g}, z {self._zscores[i]:+.3f}"
+            )
+        return "\n".join(lines)
+
+    def remove(self) -> None:
+        """Take hooks and slopes off the model."""
+        for tap in getattr(self, "_taps", []):
+            tap.remove()
+        super().remove()
+
+
+def _checked_slopes(law: Law, z: Tensor) -> Tensor:
+    slopes = law(z)
+    if slopes.shape != z.shape or not bool((slopes > 0).all()):
+        raise ValueError(f"a law must give one positive slope per block, ({len(z)},), not {slopes}")
+    return slopes.double()

@@ -1,0 +1,137 @@
+"""Signals: from the spikes of query and key to one value per head, and to their spread (SPEC 1.1 to 1.4).
+
+q, k: (T, B, H, N, K) with T time steps, B batch, H heads, N tokens, K head width, of any dtype.
+A signal is any callable `(q, k, scale) -> (H,)`, averaged over rows; nothing here ever carries a gradient.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .kernels import attention
+
+Signal = Callable[[Tensor, Tensor, float], Tensor]
+Spread = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class HeadEntropy:
+    """Normalised attention entropy per head, in [0, 1] (SPEC 1.2, 1.3).
+
+    `over` "keys": a distribution per query row; "map": one over all query-key pairs. `images`: only the first so many
+    images of the batch are read.
+    """
+
+    temperature: float = 0.25
+    over: Literal["keys", "map"] = "keys"  # Choice: SPEC 2.6
+    images: int | None = None  # Choice: SPEC 2.16
+
+    def __post_init__(self) -> None:
+        _require_positive("temperature", self.temperature)
+
+    def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        q, k = q[:, : self.images].detach(), k[:, : self.images].detach()
+        return attention.entropy(q, k, scale, self.temperature, self.over == "map")
+
+
+@dataclass(frozen=True)
+class HeadGini:
+    """Gini impurity `1 - sum p^2` of the attention per head, not normalised."""
+
+    temperature: float = 0.25
+    images: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_positive("temperature", self.temperature)
+
+    def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        return attention.gini(q[:, : self.images].detach(), k[:, : self.images].detach(), scale, self.temperature)
+
+
+@dataclass
+class Random:
+    """Control: uniform noise per head that knows nothing of the network; its own generator, saved with the policy."""
+
+    seed: int = 0
+    _generator: torch.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._generator = torch.Generator().manual_seed(self.seed)
+
+    def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        return torch.rand(q.shape[2], dtype=torch.float64, generator=self._generator).to(q.device)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """State of the generator."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on where `state_dict()` was taken."""
+        self._generator.set_state(state["generator"].cpu())
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Control: the same value for every head, so that the spread is 0 and every slope stays at its base."""
+
+    value: float = 0.0
+
+    def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        return q.new_full((q.shape[2],), self.value, dtype=torch.float64)
+
+
+def population_std(values: Tensor) -> Tensor:
+    """Population standard deviation over heads: one head gives 0, never NaN (SPEC 1.4)."""
+    return values.std(correction=0)
+
+
+def sample_std(values: Tensor) -> Tensor:
+    """Sample standard deviation over heads; needs two heads."""
+    if values.numel() < 2:
+        raise ValueError("the sample deviation of one head is undefined; use spread='std' (population)")
+    return values.std(correction=1)
+
+
+SPREADS: dict[str, Spread] = {"std": population_std, "sample_std": sample_std, "mean": torch.mean}
+
+
+def head_entropy(q: Tensor, k: Tensor, scale: float = 0.125, temperature: float = 0.25) -> Tensor:
+    """Normalised attention entropy per head, (H,) float64 in [0, 1]."""
+    return _checked(HeadEntropy(temperature), q, k, scale)
+
+
+def head_gini(q: Tensor, k: Tensor, scale: float = 0.125, temperature: float = 0.25) -> Tensor:
+    """Gini impurity of the attention per head, (H,) float64 in [0, 1 - 1/N]."""
+    return _checked(HeadGini(temperature), q, k, scale)
+
+
+def entropy_dispersion(q: Tensor, k: Tensor, scale: float = 0.125, temperature: float = 0.25) -> Tensor:
+    """How much the heads disagree: population deviation of their entropies, () float64."""
+    return population_std(head_entropy(q, k, scale, temperature))
+
+
+def gini_dispersion(q: Tensor, k: Tensor, scale: float = 0.125, temperature: float = 0.25) -> Tensor:
+    """Population deviation over heads of the Gini impurity, () float64."""
+    return population_std(head_gini(q, k, scale, temperature))
+
+
+def _checked(signal: Signal, q: Tensor, k: Tensor, scale: float) -> Tensor:
+    if q.ndim != 5 or q.shape != k.shape:
+        shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
+        raise ValueError(f"query and key must both have the shape (T, B, H, N, K), not {shapes}")
+    values = signal(q, k, scale)
+    if not values.isfinite().all():
+        heads = (~values.isfinite()).nonzero().flatten().tolist()
+        raise ValueError(
+            f"non-finite scores in heads {heads}: query or key hold NaN or infinity, or the batch is empty; "
+            "sage_snn.check(model, images, labels) tells where they come from"
+        )
+    return values
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{name} must be positive, not {value}")

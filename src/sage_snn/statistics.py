@@ -1,0 +1,96 @@
+"""Statistics over training: smoothing, normalising in time, centring over blocks (SPEC 1.5 to 1.7).
+
+All tensors are (blocks,) in float64. A block whose observation is not finite keeps its history and gets z = NaN.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class History(NamedTuple):
+    """What is remembered of the observations; a fresh one knows nothing."""
+
+    count: Tensor  # observations smoothed so far
+    average: Tensor  # the exponential average as it is updated (biased when it starts from zero)
+    seen: Tensor  # observations in mean and variance: fewer than count after a restart
+    mean: Tensor  # running mean of the smoothed observations
+    variance: Tensor  # their running population variance
+
+    @classmethod
+    def start(cls, blocks: int, device: torch.device | str = "cpu") -> "History":
+        """No observation yet."""
+        return cls(*torch.zeros(5, blocks, dtype=torch.float64, device=device).unbind())
+
+    def restarted(self) -> "History":
+        """Forget mean and variance, keep the smoothing."""
+        zero = torch.zeros_like(self.mean)
+        return self._replace(seen=zero, mean=zero, variance=zero)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """How dispersions become scores. `update` is a pure function; `History` is its state.
+
+    `first`: the average starts at the first observation, or at zero with bias correction. `running`: mean and variance
+    are cumulative, or exponential with `momentum`. `restart`: mean and variance begin anew after warm-up.
+    `eps` is absolute, or a share of the running mean when `relative_eps`. `center`: subtract the mean over blocks.
+    """
+
+    decay: float = 0.95
+    first: Literal["observation", "zero"] = "observation"  # Choice: SPEC 2.4
+    running: Literal["cumulative", "exponential"] = "cumulative"  # Choice: SPEC 2.5
+    momentum: float = 0.01
+    restart: bool = False
+    eps: float = 1e-8  # Choice: SPEC 2.8, early deviations are smaller than the usual 1e-5
+    relative_eps: bool = False
+    center: bool = True  # Choice: SPEC 2.14
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay must be in [0, 1), not {self.decay}")
+        if not 0 < self.momentum <= 1:
+            raise ValueError(f"momentum must be in (0, 1], not {self.momentum}")
+        if self.eps < 0:
+            raise ValueError(f"eps must not be negative, not {self.eps}")
+
+    def update(self, history: History, observed: Tensor) -> tuple[History, Tensor, Tensor]:
+        """The next history, the smoothed observations, and the (centred) scores of the given ones."""
+        observed = observed.to(history.mean)
+        finite = observed.isfinite()
+        average = self._average(history, observed)
+        smoothed = self._smoothed(average, history.count + 1)
+        mean, variance = self._moments(history, smoothed)
+        after = History(history.count + 1, average, history.seen + 1, mean, variance)
+        after = History(*(torch.where(finite, new, old) for new, old in zip(after, history, strict=True)))
+
+        scores = torch.where(finite, self._scores(smoothed, mean, variance), torch.nan)
+        if self.center:
+            scores = scores - scores.nanmean()
+        return after, self._smoothed(after.average, after.count), scores
+
+    def _average(self, history: History, observed: Tensor) -> Tensor:
+        blended = self.decay * history.average + (1 - self.decay) * observed
+        return blended if self.first == "zero" else torch.where(history.count == 0, observed, blended)
+
+    def _smoothed(self, average: Tensor, count: Tensor) -> Tensor:
+        if self.first == "zero":
+            return average / (1 - self.decay**count)
+        return torch.where(count == 0, torch.nan, average)
+
+    def _moments(self, history: History, smoothed: Tensor) -> tuple[Tensor, Tensor]:
+        change = smoothed - history.mean
+        seen = history.seen + 1
+        if self.running == "cumulative":  # Welford, with the variance in place of the sum of squares
+            mean = history.mean + change / seen
+            return mean, history.variance + (change * (smoothed - mean) - history.variance) / seen
+        weight = torch.where(history.seen == 0, 1.0, self.momentum)
+        mean = history.mean + weight * change
+        return mean, torch.where(history.seen == 0, 0.0, (1 - weight) * (history.variance + weight * change.square()))
+
+    def _scores(self, smoothed: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        deviation = variance.sqrt()
+        eps = self.eps * mean.abs() if self.relative_eps else self.eps
+        return torch.where(deviation > 0, (smoothed - mean) / (deviation + eps), 0.0)

@@ -1,0 +1,99 @@
+"""Spikes whose surrogate slope is a tensor, and the two ways such a slope is kept: written, or learnt.
+
+The shapes are those of SpikingJelly's fast path, by its names: Sigmoid, ATan, PiecewiseQuadratic, PiecewiseExp,
+SoftSign, SuperSpike, Erf.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from .kernels.derivatives import DERIVATIVES, slope_derivative
+
+SHAPES = tuple(DERIVATIVES)
+Slope = Callable[[], Tensor]
+
+
+class WrittenSlope:
+    """A slope that a controller writes. Each call freezes the current value for one forward pass and its backward.
+
+    `live` gives the tensor itself: then backward uses what was written after the forward pass (same-step control).
+    """
+
+    def __init__(self, value: float, *, live: bool = False, device: torch.device | str = "cpu") -> None:
+        # Not a buffer: `model.half()` must not round it, and it must not enter the state dict.
+        self.tensor = torch.tensor(value, dtype=torch.float64, device=device)
+        self.live = live
+
+    def __call__(self) -> Tensor:
+        return self.tensor if self.live else self.tensor.clone()
+
+
+class LearntSlope:
+    """A positive, trainable slope: `ratio * exp(parameter)`. The parameter belongs to the policy, not to the model."""
+
+    def __init__(self, parameter: nn.Parameter, ratio: float = 1.0) -> None:
+        self.parameter = parameter
+        self.ratio = ratio
+
+    def __call__(self) -> Tensor:
+        return self.parameter.exp() * self.ratio
+
+
+def log_slope(value: float, steps: int | None = None) -> nn.Parameter:
+    """Parameter of a learnt slope that starts at `value`: one, or one per time step."""
+    if not value > 0:
+        raise ValueError(f"a slope must be positive, not {value}")
+    return nn.Parameter(torch.full(() if steps is None else (steps,), math.log(value)))
+
+
+class _Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, slope: Tensor, shape: str) -> Tensor:
+        return (x >= 0).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.slope, ctx.shape = inputs  # a saved slope could not be written before backward
+        ctx.save_for_backward(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        slope: Tensor = ctx.slope
+        grad_x = grad * DERIVATIVES[ctx.shape](x, slope)
+        grad_slope = None
+        if ctx.needs_input_grad[1]:
+            grad_slope = (grad * slope_derivative(ctx.shape, x, slope)).sum().to(slope.dtype)
+        return grad_x, grad_slope, None
+
+
+def spike(x: Tensor, slope: Tensor, shape: str = "Sigmoid") -> Tensor:
+    """1 where x >= 0, else 0; backward uses the derivative of `shape` with the given slope, a tensor ()."""
+    if shape not in DERIVATIVES:
+        raise ValueError(f"unknown surrogate shape {shape!r}; known are {', '.join(SHAPES)}")
+    return _Spike.apply(x, slope, shape)  # pyright: ignore[reportReturnType]
+
+
+class TensorSurrogate(nn.Module):
+    """Takes the place of a SpikingJelly surrogate object and fires with a tensor slope."""
+
+    def __init__(self, shape: str, slope: Slope) -> None:
+        super().__init__()
+        self.shape = shape
+        self.slope = slope
+        self.spiking = True
+
+    @property
+    def alpha(self) -> Tensor:
+        """The slope, under SpikingJelly's name."""
+        return self.slope().detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Spikes of the distance to the threshold."""
+        return spike(x, self.slope(), self.shape)
