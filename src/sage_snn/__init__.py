@@ -1,6 +1,7 @@
 """SAGE for spiking transformers: surrogate slopes that follow the disagreement of attention heads."""
 
 from .blocks import Block, find_blocks
+from .check import Report, check
 from .laws import DeadZoneTanh
 from .neurons import LIFNode
 from .policies import SAGE, Fixed, Learnable, Policy
@@ -20,6 +21,8 @@ __all__ = [
     "Learnable",
     "Policy",
     "Random",
+    "Report",
     "Statistics",
+    "check",
     "find_blocks",
 ]

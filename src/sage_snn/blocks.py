@@ -244,6 +244,10 @@ class NodeSlopes:
         """Which nodes keep their slope in a tensor, so that writing it needs no host synchronisation."""
         return [isinstance(node, LIFNode) and surrogate_shape(node) is not None for node in self.nodes]
 
+    def paths(self) -> list[str]:
+        """How each node keeps its slope and through which code it fires, in words."""
+        return [_path(node, ours) for node, ours in zip(self.nodes, self.takes_tensor, strict=True)]
+
     def hold(self, *, live: bool, device: torch.device) -> None:
         """Give every node a slope of its own that can be written."""
         for node, base, ours in zip(self.nodes, self.bases, self.takes_tensor, strict=True):
@@ -275,7 +279,8 @@ class NodeSlopes:
         """Write one value per node (nodes,)."""
         tensors = [(node.slope.tensor, v) for node, v, ours in self._with(values.unbind()) if ours]
         if tensors:
-            torch._foreach_copy_(*(list(side) for side in zip(*tensors, strict=True)))
+            held, written = (list(side) for side in zip(*tensors, strict=True))
+            torch._foreach_copy_(held, written)  # pyright: ignore[reportPrivateImportUsage]
         if len(tensors) < len(self.nodes):
             for node, value, ours in self._with(values.tolist()):  # a host synchronisation, on a GPU
                 if not ours:
@@ -286,8 +291,19 @@ class NodeSlopes:
         for node, original in zip(self.nodes, self._originals, strict=True):
             if isinstance(node, LIFNode):
                 node.slope = None
-            node.surrogate_function = original
+            node.surrogate_function = original  # pyright: ignore[reportAttributeAccessIssue]
 
     def _with(self, values: Iterable[Any]) -> list[tuple[Any, Any, bool]]:
         ours = [isinstance(getattr(node, "slope", None), WrittenSlope) for node in self.nodes]
         return list(zip(self.nodes, values, ours, strict=True))
+
+
+def _path(node: nn.Module, ours: bool) -> str:
+    if ours:
+        return "of ours, slope in a tensor"
+    if isinstance(node.surrogate_function, TensorSurrogate):
+        return "of SpikingJelly, slope in a tensor: its loop over time, not its fast path, which takes numbers only"
+    if surrogate_shape(node) is None:
+        kind = type(node.surrogate_function).__name__
+        return f"with {kind}, slope a number: SpikingJelly's loop over time, not its fast path, which lacks that shape"
+    return "of SpikingJelly, slope a number in a surrogate of their own, its fast path where it has one"

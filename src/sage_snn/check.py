@@ -1,0 +1,161 @@
+"""A look at a model's surrogate gradients, silent neurons and dead heads, before a long training is started."""
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from spikingjelly.activation_based import functional
+from torch import Tensor, nn
+
+from .blocks import Block, find_blocks, nodes_of
+
+VANISHING, EXPLODING = 1e-4, 1e4  # a node that shrinks or grows the gradient by this factor is reported
+
+
+@dataclass
+class Part:
+    """What was seen in one block, or in the nodes outside all blocks."""
+
+    name: str
+    nodes: int
+    firing_rate: float
+    silent: float  # share of neurons that never fired on this batch
+    gain: tuple[float, float]  # smallest and largest ratio, over nodes, of gradient after to gradient before the spike
+    dead_heads: list[int] = field(default_factory=list)  # heads whose query or key never fired
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def row(self) -> list[str]:
+        """Cells of the report's table."""
+        gain = f"{self.gain[0]:.1e} to {self.gain[1]:.1e}"
+        heads = ", ".join(map(str, self.dead_heads)) or "-"
+        verdict = "; ".join(self.problems) or "ok"
+        return [self.name, str(self.nodes), f"{self.firing_rate:.1%}", f"{self.silent:.1%}", gain, heads, verdict]
+
+
+@dataclass
+class Report:
+    """The parts, in the model's order; prints as a table."""
+
+    loss: float
+    parts: list[Part]
+
+    @property
+    def ok(self) -> bool:
+        """Is there nothing to worry about?"""
+        return math.isfinite(self.loss) and not any(part.problems for part in self.parts)
+
+    def __str__(self) -> str:
+        head = ["part", "nodes", "firing", "silent", "surrogate gain", "dead heads", "verdict"]
+        rows = [head, *(part.row for part in self.parts)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        lines.insert(1, "-" * max(map(len, lines)))
+        verdict = "nothing to worry about" if self.ok else "look at the verdicts before training"
+        return "\n".join([*lines, f"loss {self.loss:.4f}: {verdict}"])
+
+
+class _Probe:
+    """Records one node's spikes, and the gradients on both sides of its step function."""
+
+    def __init__(self, node: nn.Module) -> None:
+        self.fired: Tensor | None = None
+        self.spikes = self.places = 0
+        self.before: list[Tensor] = []
+        self.after: list[Tensor] = []
+        node.register_forward_hook(self)
+
+    def __call__(self, node: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
+        ever = output.detach().ne(0)
+        self.spikes, self.places = self.spikes + int(ever.sum()), self.places + ever.numel()
+        # Time and batch come first; what is left is the population of neurons.
+        population = ever.flatten(0, 1).any(0) if node.step_mode == "m" else ever.any(0)
+        self.fired = population if self.fired is None else self.fired | population
+        if args[0].requires_grad:
+            args[0].register_hook(lambda g: self.after.append(g.detach().double().norm()))
+            output.register_hook(lambda g: self.before.append(g.detach().double().norm()))
+
+    @property
+    def gain(self) -> float:
+        before, after = (float(torch.stack(x).norm()) if x else 0.0 for x in (self.before, self.after))
+        return after / before if before else (0.0 if after == 0 else math.nan)
+
+    @property
+    def problem(self) -> str | None:
+        if self.fired is None:
+            return "never ran"
+        gain, before = self.gain, self.before
+        if not math.isfinite(gain) or any(not g.isfinite() for g in before):
+            return "non-finite gradient"
+        if gain == 0:
+            return "zero gradient"
+        return "vanishing gradient" if gain < VANISHING else ("exploding gradient" if gain > EXPLODING else None)
+
+
+def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[Block] | None = None) -> Report:
+    """One forward and backward pass of a copy of the model in training mode; the model itself is not touched."""
+    model = getattr(model, "module", model)
+    # The copy takes the given blocks along, so that they name the copy's modules.
+    copied, described = copy.deepcopy((model, list(blocks) if blocks is not None else None))
+    copied.train().zero_grad()
+    functional.reset_net(copied)
+    found = described if described is not None else find_blocks(copied)
+    inside = {id(node) for block in found for node in block.neurons}
+    groups = [("outside blocks", [n for n in nodes_of(copied) if id(n) not in inside], None)]
+    groups += [(block.name or f"block {i}", list(block.neurons), block) for i, block in enumerate(found)]
+    probes = {id(node): _Probe(node) for _, nodes, _ in groups for node in nodes}
+    seen = [_DeadHeads(block) for block in found]
+    with torch.enable_grad():
+        logits = copied(images)
+        logits = logits.mean(0) if logits.ndim == 3 else logits  # SpikingJelly's Spikformer keeps the time steps
+        loss = F.cross_entropy(logits, labels)
+        loss.backward()
+    dead = {id(heads.block): heads.indices for heads in seen}
+    parts = [
+        _part(name, [probes[id(n)] for n in nodes], dead.get(id(block), [])) for name, nodes, block in groups if nodes
+    ]
+    return Report(loss.item(), parts)
+
+
+class _DeadHeads:
+    """Heads whose query or key never fires: their attention map is empty whatever the input."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.alive: dict[str, Tensor] = {}
+        for role, module in (("query", block.query), ("key", block.key)):
+            if module is not None:
+                module.register_forward_hook(partial(self._look, role))
+
+    def _look(self, role: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
+        output = output.detach()
+        q, k = self.block.query_and_key({"query": output, "key": output})
+        fires = (q if role == "query" else k).ne(0).any(-1).any(-1).any(1).any(0)
+        self.alive[role] = self.alive.get(role, torch.zeros_like(fires)) | fires
+
+    @property
+    def indices(self) -> list[int]:
+        if not self.alive:
+            return []
+        both = torch.stack(list(self.alive.values())).all(0)
+        return (~both).nonzero().flatten().tolist()
+
+
+def _part(name: str, probes: list[_Probe], dead_heads: list[int]) -> Part:
+    ran = [probe for probe in probes if probe.fired is not None]
+    neurons = sum(probe.fired.numel() for probe in ran if probe.fired is not None)
+    silent = sum(int((~probe.fired).sum()) for probe in ran if probe.fired is not None)
+    gains = [probe.gain for probe in ran] or [0.0]
+    problems = sorted({problem for probe in probes if (problem := probe.problem)})
+    rate = sum(p.spikes for p in ran) / max(1, sum(p.places for p in ran))
+    if ran and rate == 0:
+        problems.append("all neurons silent")
+    if dead_heads:
+        problems.append("dead heads")
+    share = silent / max(1, neurons)
+    return Part(name, len(probes), rate, share, (min(gains), max(gains)), dead_heads, problems)

@@ -34,6 +34,7 @@ class DeadZoneTanh:
             raise ValueError(f"dead_zone must not be negative, not {self.dead_zone}")
 
     def __call__(self, z: Tensor) -> Tensor:
+        """Slopes (blocks,) of the scores (blocks,)."""
         reach = z - z.clamp(-self.dead_zone, self.dead_zone) if self.continuous else z
         moved = self.base + self.gain * torch.tanh(reach)
         return torch.where(z.abs() < self.dead_zone, self.base, moved).clamp(self.low, self.high)

@@ -87,6 +87,9 @@ class LIFNode(neuron.LIFNode):
     def _fire(self, x_seq: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         shape = surrogate_shape(self)
         assert shape is not None, "a policy gives a slope only to nodes whose surrogate shape is known"
-        slope = torch.tensor(float(self.surrogate_function.alpha), dtype=torch.float64) if self.slope is None else self.slope()
+        alpha: Any = self.surrogate_function.alpha
+        # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
+        captured = torch.compiler.is_compiling() and not self.training
+        slope = torch.tensor(float(alpha), dtype=torch.float64) if self.slope is None or captured else self.slope()
         membrane = Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset)
         return lif(x_seq, v, slope, membrane, shape)

@@ -33,6 +33,7 @@ class HeadEntropy:
         _require_positive("temperature", self.temperature)
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """One value per head (H,), float64."""
         q, k = q[:, : self.images].detach(), k[:, : self.images].detach()
         return attention.entropy(q, k, scale, self.temperature, self.over == "map")
 
@@ -48,6 +49,7 @@ class HeadGini:
         _require_positive("temperature", self.temperature)
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """One value per head (H,), float64."""
         return attention.gini(q[:, : self.images].detach(), k[:, : self.images].detach(), scale, self.temperature)
 
 
@@ -62,6 +64,7 @@ class Random:
         self._generator = torch.Generator().manual_seed(self.seed)
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """One value per head (H,), float64."""
         return torch.rand(q.shape[2], dtype=torch.float64, generator=self._generator).to(q.device)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -80,6 +83,7 @@ class Constant:
     value: float = 0.0
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """One value per head (H,), float64."""
         return q.new_full((q.shape[2],), self.value, dtype=torch.float64)
 
 
@@ -124,7 +128,7 @@ def _checked(signal: Signal, q: Tensor, k: Tensor, scale: float) -> Tensor:
         raise ValueError(f"query and key must both have the shape (T, B, H, N, K), not {shapes}")
     values = signal(q, k, scale)
     if not values.isfinite().all():
-        heads = (~values.isfinite()).nonzero().flatten().tolist()
+        heads = [i for i, finite in enumerate(values.isfinite()) if not finite]
         raise ValueError(
             f"non-finite scores in heads {heads}: query or key hold NaN or infinity, or the batch is empty; "
             "sage_snn.check(model, images, labels) tells where they come from"

@@ -13,9 +13,9 @@ from torch import Tensor
 class History(NamedTuple):
     """What is remembered of the observations; a fresh one knows nothing."""
 
-    count: Tensor  # observations smoothed so far
+    observed: Tensor  # observations smoothed so far
     average: Tensor  # the exponential average as it is updated (biased when it starts from zero)
-    seen: Tensor  # observations in mean and variance: fewer than count after a restart
+    seen: Tensor  # observations in mean and variance: fewer than observed after a restart
     mean: Tensor  # running mean of the smoothed observations
     variance: Tensor  # their running population variance
 
@@ -61,19 +61,19 @@ class Statistics:
         observed = observed.to(history.mean)
         finite = observed.isfinite()
         average = self._average(history, observed)
-        smoothed = self._smoothed(average, history.count + 1)
+        smoothed = self._smoothed(average, history.observed + 1)
         mean, variance = self._moments(history, smoothed)
-        after = History(history.count + 1, average, history.seen + 1, mean, variance)
+        after = History(history.observed + 1, average, history.seen + 1, mean, variance)
         after = History(*(torch.where(finite, new, old) for new, old in zip(after, history, strict=True)))
 
         scores = torch.where(finite, self._scores(smoothed, mean, variance), torch.nan)
         if self.center:
             scores = scores - scores.nanmean()
-        return after, self._smoothed(after.average, after.count), scores
+        return after, self._smoothed(after.average, after.observed), scores
 
     def _average(self, history: History, observed: Tensor) -> Tensor:
         blended = self.decay * history.average + (1 - self.decay) * observed
-        return blended if self.first == "zero" else torch.where(history.count == 0, observed, blended)
+        return blended if self.first == "zero" else torch.where(history.observed == 0, observed, blended)
 
     def _smoothed(self, average: Tensor, count: Tensor) -> Tensor:
         if self.first == "zero":
@@ -86,7 +86,8 @@ class Statistics:
         if self.running == "cumulative":  # Welford, with the variance in place of the sum of squares
             mean = history.mean + change / seen
             return mean, history.variance + (change * (smoothed - mean) - history.variance) / seen
-        weight = torch.where(history.seen == 0, 1.0, self.momentum)
+        # Not `where(..., 1.0, momentum)`: two numbers would give float32.
+        weight = torch.where(history.seen == 0, torch.ones_like(history.seen), self.momentum)
         mean = history.mean + weight * change
         return mean, torch.where(history.seen == 0, 0.0, (1 - weight) * (history.variance + weight * change.square()))
 

@@ -30,6 +30,7 @@ class WrittenSlope:
         self.live = live
 
     def __call__(self) -> Tensor:
+        """The slope for one forward pass."""
         return self.tensor if self.live else self.tensor.clone()
 
 
@@ -41,6 +42,7 @@ class LearntSlope:
         self.ratio = ratio
 
     def __call__(self) -> Tensor:
+        """The slope, with its gradient."""
         return self.parameter.exp() * self.ratio
 
 
@@ -63,7 +65,10 @@ class _Spike(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
         (x,) = ctx.saved_tensors
         slope: Tensor = ctx.slope
         grad_x = grad * DERIVATIVES[ctx.shape](x, slope)

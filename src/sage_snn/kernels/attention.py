@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-SLICE = 2**21  # 8 MB of float32: three such slices and their rows stay far below 64 MB
+SLICE = 2**19  # 2 MB of float32: ten such blocks, and what malloc keeps of them, stay below 64 MB
 
 
 def _scores(q: Tensor, k: Tensor, factor: float) -> Iterator[Tensor]:
     """Slices of factor * Q K^T of shape (b, H, n, N); several slices may share their images, never their rows."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     q, k = q.flatten(0, 1), k.flatten(0, 1)
-    _, heads, tokens, _ = q.shape
-    images = max(1, SLICE // max(1, heads * tokens * tokens))
+    _, heads, tokens, width = q.shape
+    images = max(1, SLICE // max(1, heads * tokens * max(tokens, width)))  # q and k are converted slice by slice too
     rows = min(tokens, max(1, SLICE // max(1, heads * tokens)))
     for first in range(0, len(q), images):
         keys = k[first : first + images].to(dtype).transpose(-1, -2).mul(factor)
@@ -63,7 +63,8 @@ def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: b
     if not parts:
         return q.new_full((heads,), math.nan, dtype=torch.float64)
     rows, cells = (1, tokens * tokens) if whole_map else (tokens, tokens)
-    return _mean_over_images(parts, times * batch * rows) / math.log(cells)
+    # Rounding alone leads out of [0, 1].
+    return (_mean_over_images(parts, times * batch * rows) / math.log(cells)).clamp(0, 1)
 
 
 @torch.library.custom_op("sage_snn::gini", mutates_args=())
@@ -81,11 +82,11 @@ def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     return _mean_over_images(parts, times * batch * tokens)
 
 
-@entropy.register_fake
+@entropy.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
     return q.new_empty(q.shape[2], dtype=torch.float64)
 
 
-@gini.register_fake
+@gini.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     return q.new_empty(q.shape[2], dtype=torch.float64)

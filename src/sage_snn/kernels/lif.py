@@ -73,8 +73,11 @@ class LIF(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_spikes: Tensor, grad_v: Tensor, _charged: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, ...]:
         """Gradients of currents, first membrane and slope."""
+        grad_spikes, grad_v, _ = grad_outputs
         (charged,) = ctx.saved_tensors
         membrane: Membrane = ctx.membrane
         slope: Tensor = ctx.slope

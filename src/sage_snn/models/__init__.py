@@ -1,0 +1,77 @@
+"""Spiking transformers, registered with timm under names such as `spikformer_4_384` (depth, width)."""
+
+from typing import Any
+
+from timm.models import register_model
+
+from .official import load_official_state_dict, official_state_dict
+from .spikformer import Spikformer
+
+__all__ = ["Spikformer", "load_official_state_dict", "official_state_dict", "spikformer"]
+
+
+def spikformer(
+    depth: int = 4,
+    dim: int = 384,
+    heads: int = 12,
+    time_steps: int = 4,
+    num_classes: int = 10,
+    image_size: int = 32,
+    patch_size: int = 4,
+    in_channels: int = 3,
+    form: str = "cifar",
+    **options: Any,
+) -> Spikformer:
+    """The official Spikformer of any size; `form` is "cifar" or "imagenet". Further options: `mlp_ratio`, `neuron`."""
+    sizes = (depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels)
+    return Spikformer(*sizes, form=form, **options)  # type: ignore[arg-type]
+
+
+def _for_timm(sizes: dict[str, Any], pretrained: bool, options: dict[str, Any]) -> Spikformer:
+    """timm's own argument names and its default of no weights."""
+    if pretrained:
+        raise ValueError("no pretrained weights are published; load the authors' with load_official_state_dict")
+    names = {"in_chans": "in_channels", "img_size": "image_size"}
+    options = {names.get(name, name): value for name, value in options.items() if not name.startswith("pretrained_")}
+    for ignored in ("cache_dir", "features_only"):
+        options.pop(ignored, None)
+    return spikformer(**(sizes | options))
+
+
+@register_model
+def spikformer_4_256(pretrained: bool = False, **options: Any) -> Spikformer:
+    """4 blocks, width 256, for 32-pixel images."""
+    return _for_timm({"depth": 4, "dim": 256, "heads": 8}, pretrained, options)
+
+
+@register_model
+def spikformer_2_384(pretrained: bool = False, **options: Any) -> Spikformer:
+    """2 blocks, width 384, for 32-pixel images."""
+    return _for_timm({"depth": 2, "dim": 384, "heads": 12}, pretrained, options)
+
+
+@register_model
+def spikformer_4_384(pretrained: bool = False, **options: Any) -> Spikformer:
+    """4 blocks, width 384, for 32-pixel images: 9.32 M parameters."""
+    return _for_timm({"depth": 4, "dim": 384, "heads": 12}, pretrained, options)
+
+
+_IMAGENET = {"image_size": 224, "patch_size": 16, "num_classes": 1000, "form": "imagenet"}
+
+
+@register_model
+def spikformer_8_384(pretrained: bool = False, **options: Any) -> Spikformer:
+    """8 blocks, width 384, for 224-pixel images."""
+    return _for_timm({"depth": 8, "dim": 384, "heads": 12} | _IMAGENET, pretrained, options)
+
+
+@register_model
+def spikformer_8_512(pretrained: bool = False, **options: Any) -> Spikformer:
+    """8 blocks, width 512, for 224-pixel images."""
+    return _for_timm({"depth": 8, "dim": 512, "heads": 8} | _IMAGENET, pretrained, options)
+
+
+@register_model
+def spikformer_8_768(pretrained: bool = False, **options: Any) -> Spikformer:
+    """8 blocks, width 768, for 224-pixel images."""
+    return _for_timm({"depth": 8, "dim": 768, "heads": 12} | _IMAGENET, pretrained, options)

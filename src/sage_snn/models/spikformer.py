@@ -3,12 +3,12 @@
 T time steps, B batch, C channels, H heads, N tokens, K head width. Between blocks: tokens last, (T, B, C, N).
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-import torch
 from spikingjelly.activation_based import functional, neuron
 from torch import Tensor, nn
 
@@ -16,6 +16,7 @@ from ..neurons import LIFNode
 
 Form = Literal["cifar", "imagenet"]
 Neuron = Callable[..., nn.Module]
+StatelessLIF = partial(LIFNode, carry_state=False)
 
 
 class NormLIF(nn.Module):
@@ -46,7 +47,7 @@ class Stem(nn.Module):
     def __init__(self, in_channels: int, dim: int, patch_size: int, lif: Neuron) -> None:
         super().__init__()
         widths = [in_channels, dim // 8, dim // 4, dim // 2, dim]
-        self.stages = nn.ModuleList(_conv(a, b, lif) for a, b in zip(widths, widths[1:], strict=False))
+        self.stages = nn.ModuleList(_conv(a, b, lif) for a, b in itertools.pairwise(widths))
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.pooled_stages = int(math.log2(patch_size))
         self.position = _conv(dim, dim, lif)
@@ -123,7 +124,7 @@ class Spikformer(nn.Module):
         in_channels: int = 3,
         form: Form = "cifar",
         mlp_ratio: float = 4.0,
-        neuron: Neuron = partial(LIFNode, carry_state=False),
+        neuron: Neuron = StatelessLIF,
     ) -> None:
         super().__init__()
         _check_sizes(depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels, form)

@@ -1,7 +1,8 @@
 """Policies decide the slopes of a model during training: Fixed, Learnable, SAGE.
 
 One protocol: `step()` after each optimizer step, `slopes` (blocks,), `parameters()` for the optimizer, `state_dict()`
-and `load_state_dict()`, `describe()`, `remove()`; each is its own context manager. Nothing enters the model's state dict.
+and `load_state_dict()`, `describe()`, `remove()`; each is its own context manager.
+Nothing enters the model's state dict.
 """
 
 from .fixed import Fixed

@@ -1,6 +1,7 @@
 """What all policies share: the nodes they control, who owns them, and how to give them back."""
 
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -57,11 +58,9 @@ class Policy:
 
     def describe(self) -> str:
         """What is controlled where, in words."""
-        tensors = sum(self._nodes.takes_tensor)
-        floats = len(self._nodes.nodes) - tensors
-        kept = [f"{tensors} as tensors in our nodes"] * bool(tensors)
-        kept += [f"{floats} in SpikingJelly's surrogates, one object each"] * bool(floats)
-        return f"{type(self).__name__} on {len(self.blocks)} blocks; slopes of {' and '.join(kept)}"
+        counts = Counter(self._nodes.paths()).items()
+        paths = [f"  {count} nodes {path}" for path, count in counts]
+        return "\n".join([f"{type(self).__name__} on {len(self.blocks)} blocks", *paths])
 
     def remove(self) -> None:
         """Give the model back exactly as it was; harmless the second time."""

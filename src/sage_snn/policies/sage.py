@@ -43,22 +43,22 @@ class SAGE(Policy):
             raise ValueError(f"spread must be one of {', '.join(SPREADS)} or a callable (H,) -> (), not {spread!r}")
         blocks = find_blocks(model) if blocks is None else list(blocks)
         device = device_of(model)
-        start = _checked_slopes(law, torch.zeros(len(blocks), dtype=torch.float64, device=device))
+        _check_law(law, torch.zeros(len(blocks), dtype=torch.float64, device=device))
         nodes = block_nodes(blocks, neurons)
         owner = owners(blocks, nodes)
         if neurons == "all":  # Choice (SPEC 2.10): nodes outside the blocks follow the first block
             outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
             nodes, owner = outside + nodes, [0] * len(outside) + owner
-        super().__init__(model, nodes, blocks)
-        if same_step and not all(self._nodes.takes_tensor):
-            self.remove()
-            raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
         if len(blocks) < 2 and statistics.center:
             warnings.warn(
                 "one attention block only: centring over blocks makes every score zero, so the slope stays at its "
                 "base; pass statistics=Statistics(center=False)",
                 stacklevel=2,
             )
+        super().__init__(model, nodes, blocks)
+        if same_step and not all(self._nodes.takes_tensor):
+            self.remove()
+            raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
         self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
         self.signal, self.statistics, self.law, self.neurons = signal, statistics, law, neurons
         self.spread = SPREADS[spread] if isinstance(spread, str) else spread
@@ -68,8 +68,10 @@ class SAGE(Policy):
         self._taps = [Tap(block, signal, device) for block in blocks]
         self._steps = 0
         self._history = History.start(len(blocks), device)
-        self._slopes = start
-        self._dispersion, self._smoothed, self._zscores = torch.full((3, len(blocks)), torch.nan, device=device).double()
+        self._slopes = torch.full((len(blocks),), self._law_base, dtype=torch.float64, device=device)
+        self._dispersion, self._smoothed, self._zscores = torch.full(
+            (3, len(blocks)), torch.nan, device=device
+        ).double()
         self._heads = [torch.full((block.heads,), torch.nan, dtype=torch.float64, device=device) for block in blocks]
 
     @property
@@ -105,6 +107,8 @@ class SAGE(Policy):
             self._heads = self._read()
             self._control(torch.stack([self.spread(values) for values in self._heads]))
         self._steps += 1
+        if self.statistics.restart and self._steps == self.warmup_steps:  # be it a step that reads or not
+            self._history = self._history.restarted()
         for tap in self._taps:
             tap.clear()
             tap.active = self._steps % self.every == 0
@@ -137,8 +141,6 @@ class SAGE(Policy):
         update = self._steps + 1
         self._dispersion = dispersion
         self._history, self._smoothed, self._zscores = self.statistics.update(self._history, dispersion)
-        if self.statistics.restart and update == self.warmup_steps:
-            self._history = self._history.restarted()
         bad = ~dispersion.isfinite()
         # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
         if (dispersion.device.type == "cpu" or update % 100 == 0) and bad.any():
@@ -199,8 +201,7 @@ class SAGE(Policy):
         super().remove()
 
 
-def _checked_slopes(law: Law, z: Tensor) -> Tensor:
+def _check_law(law: Law, z: Tensor) -> None:
     slopes = law(z)
     if slopes.shape != z.shape or not bool((slopes > 0).all()):
         raise ValueError(f"a law must give one positive slope per block, ({len(z)},), not {slopes}")
-    return slopes.double()

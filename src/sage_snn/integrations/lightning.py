@@ -1,0 +1,56 @@
+"""A policy as a Lightning callback."""
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+from torch import nn
+
+from ..policies import Policy
+
+
+class PolicyCallback(L.Callback):
+    """Attaches `build(model)` for the fit, steps it after each optimizer step, saves and restores its state.
+
+    `PolicyCallback(lambda model: SAGE(model, warmup_steps=100))`. A Learnable policy's parameters are at
+    `callback.policy.parameters()` when `configure_optimizers` runs. `part` names the attribute that holds the network.
+    """
+
+    def __init__(self, build: Callable[[nn.Module], Policy], part: str | None = None) -> None:
+        self.build, self.part = build, part
+        self.policy: Policy | None = None
+        self._steps_seen = 0
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Attach."""
+        if stage == "fit" and self.policy is None:
+            self.policy = self.build(getattr(pl_module, self.part) if self.part else pl_module)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """A resumed fit starts from a later step."""
+        self._steps_seen = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """One policy step per optimizer step: micro-batches of an accumulated gradient are averaged."""
+        if self.policy is not None and trainer.global_step > self._steps_seen:
+            self._steps_seen = trainer.global_step
+            self.policy.step()
+            slopes = {f"slope/{i}": float(slope) for i, slope in enumerate(self.policy.slopes)}
+            pl_module.log_dict(slopes, batch_size=1)
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Give the model back."""
+        if self.policy is not None and stage == "fit":
+            self.policy.remove()
+            self.policy = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The policy's state travels in Lightning's checkpoint."""
+        return {} if self.policy is None else self.policy.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the policy when a fit is resumed."""
+        if self.policy is not None and state_dict:
+            self.policy.load_state_dict(state_dict)
