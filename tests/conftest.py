@@ -6,6 +6,8 @@ from spikingjelly.activation_based.model.spikformer import Spikformer as JellySp
 
 from sage_snn.models.spikformer import Spikformer
 
+torch.set_num_threads(1)  # tensors this small gain nothing from a second thread and lose much when cores are shared
+
 
 def _ours(**options):
     torch.manual_seed(0)

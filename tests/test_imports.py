@@ -13,14 +13,24 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_importing_the_package_stays_light():
-    loaded = modules_after("import sage_snn")
+    loaded = modules_after("from sage_snn import *")
     assert {"torch", "spikingjelly"} <= loaded
     assert not loaded & {"torchvision", "timm", "lightning", "matplotlib", "plotly", "pandas", "sklearn", "ray"}
+
+
+def test_the_command_line_answers_before_torch_is_loaded():
+    assert "torch" not in modules_after("import sage_snn.cli")
 
 
 @pytest.mark.parametrize("name", sage_snn.__all__)
 def test_every_public_name_exists(name):
     assert hasattr(sage_snn, name)
+    assert name in dir(sage_snn)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'SAGEE'"):
+        _ = sage_snn.SAGEE
 
 
 def test_the_names_that_others_rely_on_are_public():

@@ -216,8 +216,10 @@ def test_slopes_are_those_of_the_equations_over_200_steps(option, warmup, same_s
     assert moved > 100
 
 
-@pytest.mark.parametrize(("warmup", "same_step", "first_moved"), [(0, False, 1), (1, False, 1), (5, False, 5),
-                                                                  (0, True, 1), (1, True, 2), (5, True, 6)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("warmup", "same_step", "first_moved"),
+    [(0, False, 1), (1, False, 1), (5, False, 5), (0, True, 1), (1, True, 2), (5, True, 6)],
+)
 def test_warm_up_ends_so_that_step_w_plus_one_is_the_first_with_another_slope(warmup, same_step, first_moved):
     model = Chain()
     sage = SAGE(model, warmup_steps=warmup, blocks=model.described(), same_step=same_step, signal=Random(),
@@ -374,6 +376,7 @@ def test_copies_of_an_attached_model_work_and_report_to_nobody(build, attach, im
     policy = attach(model)
     stored = io.BytesIO()
     torch.save(model, stored)
+    assert b"Tap" not in stored.getvalue()  # nothing of the policy travels with the model
     stored.seek(0)
     twins = [copy.deepcopy(model), torch.load(stored, weights_only=False)]
     loss = loss_of(model, images)
@@ -552,13 +555,19 @@ def test_a_model_captured_in_a_cuda_graph_is_refused(ours, attach):
         module.forward = make_graphed_forward(module.forward)
 
     make_graphed_callables(captured)
-    with pytest.raises(RuntimeError, match="captured in a CUDA graph.*attach the policy first"):
+    with pytest.raises(RuntimeError, match=r"captured in a CUDA graph.*attach the policy first"):
         attach(model)
     del captured.forward
     attach(model).remove()
 
 
 # Learnable
+
+
+def test_slopes_per_time_step_refuse_another_number_of_steps(ours, images):
+    model = ours()
+    with Learnable(model, per="time", time_steps=3), pytest.raises(ValueError, match=r"3 slopes for 2 .* time_steps=2"):
+        model(images)
 
 
 @pytest.mark.parametrize(("per", "shapes"), [("network", [()]), ("block", [()] * 2), ("layer", [()] * 19),

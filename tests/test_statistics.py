@@ -193,3 +193,9 @@ def test_statistics_stay_in_float64_whatever_is_observed():
 def test_constants_out_of_range_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Statistics(**options)
+
+
+@pytest.mark.parametrize("wrong", [{"first": "nought"}, {"running": "rolling"}])
+def test_a_misspelt_option_is_refused(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        Statistics(**wrong)

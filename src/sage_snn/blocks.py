@@ -277,11 +277,16 @@ class NodeSlopes:
 
     def write(self, values: Tensor) -> None:
         """Write one value per node (nodes,)."""
-        tensors = [(node.slope.tensor, v) for node, v, ours in self._with(values.unbind()) if ours]
-        if tensors:
-            held, written = (list(side) for side in zip(*tensors, strict=True))
+        live: list[tuple[Tensor, Tensor]] = []
+        for node, value, ours in self._with(values.unbind()):
+            if ours and node.slope.live:
+                live.append((node.slope.tensor, value))
+            elif ours:  # put in place, not copied into it: a compiled backward pass may still need the old tensor
+                node.slope.tensor = value.to(node.slope.tensor.device)
+        if live:
+            held, written = (list(side) for side in zip(*live, strict=True))
             torch._foreach_copy_(held, written)  # pyright: ignore[reportPrivateImportUsage]
-        if len(tensors) < len(self.nodes):
+        if not all(ours for _, _, ours in self._with(self.nodes)):
             for node, value, ours in self._with(values.tolist()):  # a host synchronisation, on a GPU
                 if not ours:
                     node.surrogate_function.alpha = value

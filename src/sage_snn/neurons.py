@@ -1,5 +1,7 @@
 """An LIF node that is a SpikingJelly LIF node and whose surrogate slope may be a tensor."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,7 +58,8 @@ class LIFNode(neuron.LIFNode):
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """One time step."""
         if self._uses_spikingjelly(inputs[0]):
-            return super().single_step_functional_forward(inputs, states, **kwargs)
+            outputs, states = super().single_step_functional_forward(inputs, states, **kwargs)
+            return (outputs[0].to(inputs[0].dtype),), states  # its loop gives spikes in the membrane's precision
         spikes, v = self._fire(inputs[0].unsqueeze(0), states[0])
         return (spikes[0],), (v, *states[1:])
 
@@ -65,16 +68,31 @@ class LIFNode(neuron.LIFNode):
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """All time steps at once."""
         if self._uses_spikingjelly(inputs[0]):
-            return super().multi_step_functional_forward(inputs, states, **kwargs)
+            outputs, states = super().multi_step_functional_forward(inputs, states, **kwargs)
+            return (outputs[0].to(inputs[0].dtype),), states  # its loop gives spikes in the membrane's precision
         spikes, v = self._fire(inputs[0], states[0])
         return (spikes,), (v, *states[1:])
 
     def multi_step_forward(self, x_seq: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Spikes (T, ...) of the currents (T, ...)."""
-        spikes = super().multi_step_forward(x_seq, *args, **kwargs)
+        if self.store_v_seq and self.slope is not None:
+            with self._slope_step_by_step(self.slope, len(x_seq)):
+                spikes = super().multi_step_forward(x_seq, *args, **kwargs)
+        else:
+            spikes = super().multi_step_forward(x_seq, *args, **kwargs)
         if not self.carry_state:
             self._memories["v"] = self._rest
         return spikes
+
+    @contextmanager
+    def _slope_step_by_step(self, slope: Slope, steps: int) -> Iterator[None]:
+        """To store membranes, SpikingJelly asks for one step after the other: each gets its own slope."""
+        each = iter(slope().expand(steps))
+        self.slope = lambda: next(each)
+        try:
+            yield
+        finally:
+            self.slope = slope
 
     @property
     def _rest(self) -> float:
@@ -91,5 +109,22 @@ class LIFNode(neuron.LIFNode):
         # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
         captured = torch.compiler.is_compiling() and not self.training
         slope = torch.tensor(float(alpha), dtype=torch.float64) if self.slope is None or captured else self.slope()
+        if slope.ndim and len(slope) != len(x_seq):
+            raise ValueError(
+                f"{len(slope)} slopes for {len(x_seq)} time steps; pass time_steps={len(x_seq)} to Learnable"
+            )
         membrane = Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset)
         return lif(x_seq, v, slope, membrane, shape)
+
+
+@contextmanager
+def spikingjelly_nodes(network: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Inside, the network's nodes are plain SpikingJelly ones: its NIR export looks nodes up by exact type."""
+    nodes: list[Any] = [node for node in network.modules() if type(node) is LIFNode]
+    for node in nodes:
+        node.__class__ = neuron.LIFNode
+    try:
+        yield network
+    finally:
+        for node in nodes:
+            node.__class__ = LIFNode

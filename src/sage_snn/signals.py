@@ -31,6 +31,8 @@ class HeadEntropy:
 
     def __post_init__(self) -> None:
         _require_positive("temperature", self.temperature)
+        if self.over not in ("keys", "map"):
+            raise ValueError(f"over must be 'keys' or 'map', not {self.over!r}")
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""

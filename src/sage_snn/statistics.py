@@ -49,6 +49,10 @@ class Statistics:
     center: bool = True  # Choice: SPEC 2.14
 
     def __post_init__(self) -> None:
+        if self.first not in ("observation", "zero"):
+            raise ValueError(f"first must be 'observation' or 'zero', not {self.first!r}")
+        if self.running not in ("cumulative", "exponential"):
+            raise ValueError(f"running must be 'cumulative' or 'exponential', not {self.running!r}")
         if not 0 <= self.decay < 1:
             raise ValueError(f"decay must be in [0, 1), not {self.decay}")
         if not 0 < self.momentum <= 1:

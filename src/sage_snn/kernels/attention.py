@@ -36,50 +36,42 @@ def _entropy_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return top + z.log(), top + u / z
 
 
-def _mean_over_images(parts: list[Tensor], rows: int) -> Tensor:
-    return torch.stack(parts).sum(0) / rows
-
-
 @torch.library.custom_op("sage_snn::entropy", mutates_args=())
 def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
     """Normalised entropy per head (H,), float64: over the keys of each query row, or over the whole map."""
     times, batch, heads, tokens, _ = q.shape
     if tokens == 1:
         return q.new_zeros(heads, dtype=torch.float64)
-    parts: list[Tensor] = []
+    total = q.new_zeros(heads, dtype=torch.float64)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         held: list[tuple[Tensor, Tensor]] = []
         for x in _scores(q, k, scale / temperature):
             log_z, mean = _entropy_rows(x)
             if not whole_map:
-                parts.append((log_z - mean).sum((0, 2)))
+                total += (log_z - mean).sum((0, 2))
                 continue
             held.append((log_z, mean))
             if sum(z.shape[-1] for z, _ in held) == tokens:
                 log_z, mean = (torch.cat(t, dim=-1) for t in zip(*held, strict=True))
                 held.clear()
                 weights = torch.softmax(log_z, dim=-1)
-                parts.append((torch.logsumexp(log_z, dim=-1) - (weights * mean).sum(-1)).sum(0))
-    if not parts:
-        return q.new_full((heads,), math.nan, dtype=torch.float64)
+                total += (torch.logsumexp(log_z, dim=-1) - (weights * mean).sum(-1)).sum(0)
     rows, cells = (1, tokens * tokens) if whole_map else (tokens, tokens)
     # Rounding alone leads out of [0, 1].
-    return (_mean_over_images(parts, times * batch * rows) / math.log(cells)).clamp(0, 1)
+    return (total / (times * batch * rows * math.log(cells))).clamp(0, 1)
 
 
 @torch.library.custom_op("sage_snn::gini", mutates_args=())
 def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     """Gini impurity 1 - sum p^2 per head (H,), float64, averaged over query rows."""
     times, batch, heads, tokens, _ = q.shape
-    parts: list[Tensor] = []
+    total = q.new_zeros(heads, dtype=torch.float64)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         for x in _scores(q, k, scale / temperature):
             weights = x.sub_(x.amax(-1, keepdim=True)).exp_()
             z = weights.sum(-1, dtype=torch.float64)
-            parts.append((1 - weights.square_().sum(-1, dtype=torch.float64) / z.square()).sum((0, 2)))
-    if not parts:
-        return q.new_full((heads,), math.nan, dtype=torch.float64)
-    return _mean_over_images(parts, times * batch * tokens)
+            total += (1 - weights.square_().sum(-1, dtype=torch.float64) / z.square()).sum((0, 2))
+    return total / (times * batch * tokens)
 
 
 @entropy.register_fake  # pyright: ignore[reportUnknownMemberType]

@@ -103,5 +103,9 @@ def lif(
     currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str = "Sigmoid"
 ) -> tuple[Tensor, Tensor]:
     """Spikes (T, ...) in the currents' precision and the last membrane (...) in the precision of `v`."""
+    if slope.ndim and len(slope) != len(currents):
+        raise ValueError(
+            f"{len(slope)} slopes, one per time step, do not fit {len(currents)} steps; use multi-step mode"
+        )
     spikes, last, _ = LIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportGeneralTypeIssues]
     return spikes, last

@@ -1,0 +1,202 @@
+"""A trained network in the formats that other programs read: ONNX, NIR, plain weights, the authors' checkpoint."""
+
+import copy
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from spikingjelly.activation_based import neuron
+from torch import Tensor, nn
+
+from .blocks import find_blocks
+from .models import Spikformer, official_state_dict
+from .neurons import LIFNode, spikingjelly_nodes
+
+SUFFIXES = {"onnx": ".onnx", "nir": ".nir", "safetensors": ".safetensors", "official": ".pth"}
+
+# What SpikingJelly's NIR exporter knows, by name: torch and SpikingJelly both have a Linear.
+_IN_NIR = (
+    "Linear",
+    "Conv1d",
+    "Conv2d",
+    "AvgPool2d",
+    "Flatten",
+    "IFNode",
+    "LIFNode",
+    "ParametricLIFNode",
+    "CUBALIFNode",
+)
+
+
+class ExportError(RuntimeError):
+    """A network that the format cannot hold, or a file that cannot be written; the message says what to do."""
+
+
+def export(model: nn.Module, path: str | Path, to: str, example: Tensor) -> Path:
+    """Write the network to `path` as "onnx", "nir", "safetensors" or "official", and give the path.
+
+    `example` is a batch of its inputs; ONNX keeps its T and image size, not its batch size. The model is not touched.
+    """
+    writers: dict[str, Callable[[nn.Module, Path, Tensor], None]] = {
+        "onnx": _write_onnx,
+        "nir": _write_nir,
+        "safetensors": _write_safetensors,
+        "official": _write_official,
+    }
+    if to not in writers:
+        raise ExportError(f"cannot export to {to!r}; choose one of {', '.join(writers)}")
+    path = Path(path)
+    network = copy.deepcopy(getattr(model, "module", model)).cpu().eval()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writers[to](network, path, example.detach().cpu())
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error.strerror or error}; choose another path") from None
+    return path
+
+
+def onnx_agreement(model: nn.Module, path: str | Path, images: Tensor) -> float:
+    """Share of the images (B, ...) that the ONNX file puts into the same class as the model does."""
+    _require("onnxruntime")
+    import onnxruntime
+
+    model = copy.deepcopy(getattr(model, "module", model)).cpu().eval()
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"images": images.detach().cpu().numpy()})
+    with torch.no_grad():
+        expected = model(images.detach().cpu()).argmax(-1)
+    return float((torch.from_numpy(logits).argmax(-1) == expected).double().mean())
+
+
+class PlainLIF(nn.Module):
+    """The forward pass of a multi-step LIF node that starts from rest, in few operations that every runtime has."""
+
+    def __init__(self, node: neuron.LIFNode) -> None:
+        super().__init__()
+        self.tau, self.threshold, self.reset, self.decay_input = (
+            node.tau,
+            node.v_threshold,
+            node.v_reset,
+            node.decay_input,
+        )
+
+    def forward(self, currents: Tensor) -> Tensor:
+        """Currents (T, ...) -> spikes (T, ...), to the bit those of the node."""
+        rest = self.reset or 0.0
+        v = torch.full_like(currents[0], rest)
+        spikes: list[Tensor] = []
+        for current in currents.unbind():
+            above_rest = v - rest if rest else v
+            charged = v + (current - above_rest) / self.tau if self.decay_input else v - above_rest / self.tau + current
+            fires = charged >= self.threshold
+            spikes.append(fires.to(charged.dtype))
+            v = charged - spikes[-1] * self.threshold if self.reset is None else torch.where(fires, rest, charged)
+        return torch.stack(spikes)
+
+
+def _write_onnx(network: nn.Module, path: Path, example: Tensor) -> None:
+    _require("onnx", "onnxscript")
+    # A batch of one would be taken for a constant; the batch comes second where time comes first.
+    place = 1 if example.ndim == 5 else 0
+    example = example if example.shape[place] > 1 else torch.cat([example, example], place)
+    try:
+        torch.onnx.export(
+            _with_plain_nodes(network),
+            (example,),
+            path,
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes=({place: torch.export.Dim("batch")},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    except torch.onnx.OnnxExporterError as error:
+        raise ExportError(
+            f"torch cannot turn {type(network).__name__} into ONNX: {_first_line(error)}; "
+            "its forward pass must not branch on values, and export to safetensors works for any network"
+        ) from error
+
+
+def _with_plain_nodes(network: nn.Module) -> nn.Module:
+    """The network with plain nodes in place of its LIF nodes: no fused kernel and no policy's slope in the graph."""
+    for name, node in list(network.named_modules()):
+        if not isinstance(node, neuron.BaseNode):
+            continue
+        if type(node) not in (neuron.LIFNode, LIFNode) or node.step_mode != "m":
+            raise ExportError(
+                f"{name} is a {type(node).__name__} in step mode {node.step_mode!r}; an ONNX file keeps no state "
+                "between calls: use LIFNode(step_mode='m') throughout"
+            )
+        if name == "":
+            return PlainLIF(node)
+        parent, _, child = name.rpartition(".")
+        setattr(network.get_submodule(parent), child, PlainLIF(node))
+    return network
+
+
+def _write_nir(network: nn.Module, path: Path, example: Tensor) -> None:
+    _require("nir", "nirtorch")
+    uncovered = _not_in_nir(network)
+    if uncovered:
+        raise ExportError(
+            f"NIR cannot hold {type(network).__name__}: SpikingJelly's exporter has nothing for "
+            f"{', '.join(uncovered)}; it covers chains of {', '.join(_IN_NIR)}. Export to onnx or safetensors instead"
+        )
+    from spikingjelly.activation_based import nir_exchange
+
+    try:
+        with spikingjelly_nodes(network):
+            nir_exchange.export_to_nir(network, example, path)
+    except OSError:
+        raise
+    except Exception as error:  # the exporter and the tracer below it raise whatever they met
+        raise ExportError(
+            f"SpikingJelly's NIR exporter does not cover {type(network).__name__}: {_first_line(error)}. "
+            "Export to onnx or safetensors instead"
+        ) from error
+
+
+def _not_in_nir(network: nn.Module) -> list[str]:
+    """Kinds of layers, and attention, that the exporter would fail on or, worse, leave out."""
+    kinds = {type(module).__name__ for module in _layers(network)} - set(_IN_NIR)
+    try:
+        names = [block.name for block in find_blocks(network)]
+    except ValueError:
+        return sorted(kinds)
+    return [*sorted(kinds), f"products of spikes and residual sums (attention in {', '.join(map(str, names))})"]
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    """Modules without children; a node counts as one, its surrogate is not a layer."""
+    if isinstance(module, neuron.BaseNode) or not any(module.children()):
+        yield module
+    else:
+        for child in module.children():
+            yield from _layers(child)
+
+
+def _write_safetensors(network: nn.Module, path: Path, example: Tensor) -> None:
+    from safetensors.torch import save
+
+    path.write_bytes(save({name: value.detach().contiguous() for name, value in network.state_dict().items()}))
+
+
+def _write_official(network: nn.Module, path: Path, example: Tensor) -> None:
+    if not isinstance(network, Spikformer):
+        raise ExportError(
+            f"the authors' names are those of a Spikformer, this is a {type(network).__name__}; export to safetensors"
+        )
+    # Their model has LayerNorms that it never calls, and loads nothing without them.
+    torch.save(official_state_dict(network, layer_norms=True), path)
+
+
+def _require(*packages: str) -> None:
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ExportError(f'this export needs {" and ".join(missing)}: pip install "sage-snn[export]"')
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,61 @@
+"""The facts of a run: what was really applied, on what, with which versions."""
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..data import describe
+from .devices import applied_precision
+
+if TYPE_CHECKING:
+    from .loop import Training
+
+
+def facts(run: "Training") -> dict[str, Any]:
+    """Written beside the recipe; nothing of it is read again as a setting."""
+    recipe, ranks = run.recipe, run.fabric.world_size
+    parameters = sum(p.numel() for p in run.network.parameters())
+    precision = applied_precision(recipe)
+    sizes = f"{len(run.data.train)} training and {len(run.data.test)} test images"
+    return {
+        "in short": [
+            f"{recipe.policy.kind} policy",
+            f"{parameters:,} parameters",
+            f"T={recipe.model.time_steps}",
+            sizes,
+            f"{recipe.total_epochs} epochs of {run.steps_per_epoch} steps of {recipe.batch_size}",
+            f"precision {precision} on {run.fabric.device.type}",
+            f"{torch.get_num_threads()} threads",
+            f"{ranks} process{'es' * (ranks > 1)}",
+        ],
+        "parameters": parameters,
+        "precision": precision,
+        "device": str(run.fabric.device.type),
+        "ranks": ranks,
+        "threads": torch.get_num_threads(),
+        "steps_per_epoch": run.steps_per_epoch,
+        "train_images": len(run.data.train),
+        "test_images": len(run.data.test),
+        "augmentations": describe(recipe.augmentation, run.data),
+        "policy": run.policy.describe().splitlines(),
+        "versions": versions(),
+        "commit": commit(),
+        "machine": f"{platform.processor() or platform.machine()}, {platform.system()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of what the numbers depend on."""
+    names = ("sage-snn", "torch", "torchvision", "timm", "spikingjelly", "lightning", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def commit() -> str | None:
+    """Of the source tree that this package runs from, if it is one."""
+    here = Path(__file__).parent
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,0 +1,31 @@
+"""Where a run computes: one process, or those that torchrun started."""
+
+import os
+
+import torch
+from lightning.fabric import Fabric
+
+from .recipe import Recipe
+
+_PRECISION = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
+
+
+def applied_precision(recipe: Recipe) -> str:
+    """`auto` is fp16 on CUDA and 32 bits on a CPU, where half-precision convolutions are many times slower."""
+    if recipe.precision == "auto":
+        return "16" if torch.cuda.is_available() else "32"
+    return recipe.precision
+
+
+def build_fabric(recipe: Recipe) -> Fabric:
+    """Lightning's Fabric on this process's device, joined with the other ranks."""
+    ranks, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    fabric = Fabric(
+        accelerator="auto",
+        devices=local,
+        num_nodes=max(1, ranks // local),
+        strategy="ddp" if ranks > 1 else "auto",
+        precision=_PRECISION[applied_precision(recipe)],  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric

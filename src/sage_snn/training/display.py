@@ -1,0 +1,45 @@
+"""What a person sees while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Display:
+    """Epoch and step progress of one run; silent on other ranks than the first."""
+
+    def __init__(self, title: str, steps: int, *, quiet: bool = False, done: int = 0) -> None:
+        self.console = Console(stderr=True, quiet=quiet)
+        self._live = self.console.is_terminal and not quiet
+        self._title, self._last = title, time.monotonic()
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        tail = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[now]}"))
+        self._progress = Progress(*columns, *tail, console=self.console, disable=not self._live)
+        self._task = self._progress.add_task(title, total=steps, completed=done, now="")
+
+    def __enter__(self) -> "Display":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, epoch: int, loss: float, slopes: list[float]) -> None:
+        """One training step is done."""
+        shown = " ".join(f"{slope:.2f}" for slope in slopes)
+        self._progress.update(self._task, advance=1, now=f"epoch {epoch}  loss {loss:.3f}  slopes {shown}")
+
+    def epoch(self, metrics: dict[str, Any], slopes: list[float], total: int) -> None:
+        """One epoch is done."""
+        shown = " ".join(f"{slope:.3f}" for slope in slopes)
+        self.say(
+            f"epoch {metrics['epoch'] + 1}/{total}  loss {metrics['train_loss']:.4f}  "
+            f"test {metrics['test_loss']:.4f}  top-1 {metrics['test_top1']:.2f} %  slopes {shown}  "
+            f"{metrics['images_per_second']:.0f} images/s"
+        )

@@ -1,0 +1,62 @@
+"""What broke when a loss or a gradient is no longer finite."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .folder import RunError
+
+if TYPE_CHECKING:
+    from .loop import Training
+
+
+class NonFiniteError(RunError):
+    """The loss or a gradient became NaN or infinite."""
+
+
+def has_finite_gradients(run: "Training") -> bool:
+    """True too when a gradient scaler is at work, which expects and handles infinities itself."""
+    if getattr(run.fabric.strategy.precision, "scaler", None) is not None:
+        return True
+    gradients = [p.grad for p in run.network.parameters() if p.grad is not None]
+    return bool(torch.stack(torch._foreach_norm(gradients)).sum().isfinite())  # pyright: ignore[reportPrivateImportUsage]
+
+
+def explain(run: "Training", images: Tensor, indices: list[int], loss: float) -> str:
+    """Step, images, and the part of the network where it began."""
+    broken = [name for name, p in run.network.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+    # Gradients run from the output back: the last part in forward order is where they broke.
+    part = _part(broken[-1]) if broken else None
+    source = _first_non_finite_output(run.network, images)
+    begun = f"; the first non-finite output is that of {source}" if source else ""
+    where = f"; gradients broke in {part} ({len(broken)} tensors)" if part else ""
+    return (
+        f"the loss is {loss} at step {run.step} of epoch {run.epoch}{where}{begun}\n"
+        f"images of the batch: {indices}\n"
+        "the last checkpoint is kept; try a lower lr, precision 32, or sage_snn.check on this batch"
+    )
+
+
+def _part(name: str) -> str:
+    """blocks.3.mlp.first.norm.weight -> blocks.3; stem.stages.0... -> stem."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if len(parts) > 1 and parts[1].isdigit() else parts[0]
+
+
+def _first_non_finite_output(network: nn.Module, images: Tensor) -> str | None:
+    found: list[str] = []
+    handles: list[Any] = []
+    for name, module in network.named_modules():
+        if not any(module.children()):
+
+            def look(_m: Any, _a: Any, output: Any, name: str = name) -> None:
+                if isinstance(output, Tensor) and not found and not output.isfinite().all():
+                    found.append(name)
+
+            handles.append(module.register_forward_hook(look))
+    with torch.no_grad():
+        network(images)
+    for handle in handles:
+        handle.remove()
+    return found[0] if found else None

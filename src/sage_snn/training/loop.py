@@ -1,0 +1,317 @@
+"""The training loop, to be read from top to bottom."""
+
+import math
+import resource
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.fabric import Fabric
+from safetensors.torch import save
+from torch import Tensor
+
+from ..data import Batch, Loader, load_data, mix, test_transform, train_transform
+from ..data.randomness import digest
+from .applied import facts
+from .builders import build_model, build_optimizer, build_policy, build_schedule
+from .checkpoint import load_checkpoint, save_checkpoint
+from .devices import build_fabric
+from .display import Display
+from .evaluation import evaluate, firing_rates
+from .failure import NonFiniteError, explain, has_finite_gradients
+from .folder import RunError, RunFolder, refusing_to_lose, write_atomically
+from .recipe import Recipe, load_recipe
+from .recorder import Curves, Recorder
+from .weights import load_weights
+
+
+class InterruptedRunError(RunError):
+    """The run was asked to stop; its checkpoint is written."""
+
+
+def train(
+    recipe: "str | Path | Mapping[str, Any] | Recipe",
+    out: str | Path | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    init_from: str | Path | None = None,
+    download: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train a recipe (a shipped name, a YAML file, a mapping) to the end and give its summary.
+
+    `out` is the run's folder, by default runs/<recipe>-<policy>-t<T>-s<seed>. `resume` goes on with what is there.
+    """
+    recipe = load_recipe(recipe, settings)
+    folder = RunFolder(out if out is not None else default_folder(recipe))
+    fabric = build_fabric(recipe)
+    display = Display(folder.path.name, 0, quiet=quiet or not fabric.is_global_zero)
+    if resume and (summary := folder.summary()) and not folder.changes(recipe):
+        display.say(f"{folder.path} is finished already: top-1 {summary['last_top1']:.2f} %; nothing to do")
+        return summary
+    if fabric.is_global_zero:
+        folder.open(recipe, resume=resume)
+    fabric.barrier()
+    return Training(recipe, folder, fabric, download=download, init_from=init_from, quiet=quiet).run()
+
+
+def default_folder(recipe: Recipe) -> Path:
+    """Where a run goes when nobody says."""
+    return Path("runs") / f"{recipe.name}-{recipe.policy.kind}-t{recipe.model.time_steps}-s{recipe.seed}"
+
+
+class Training:
+    """One run: everything that a checkpoint holds, and the loop over epochs and steps."""
+
+    def __init__(
+        self, recipe: Recipe, folder: RunFolder, fabric: Fabric, *, download: bool, init_from: Any, quiet: bool
+    ) -> None:
+        self.recipe, self.folder, self.fabric = recipe, folder, fabric
+        if recipe.threads:
+            torch.set_num_threads(recipe.threads)
+        torch.manual_seed(recipe.seed)
+        self.data = load_data(
+            recipe.data,
+            recipe.data_dir,
+            train_images=recipe.train_images,
+            test_images=recipe.test_images,
+            download=download,
+            classes_file=recipe.classes_file,
+            per_class=recipe.per_class,
+        )
+        self._build_loaders()
+        self.network = build_model(recipe.model, self.data)
+        if init_from is not None:
+            load_weights(self.network, init_from)
+        self.network.to(fabric.device)
+        self.policy = build_policy(recipe.policy, self.network, self.steps_per_epoch, recipe.seed)
+        optimizer = build_optimizer(recipe, self.network, self.policy)
+        self.schedule = build_schedule(recipe, optimizer)
+        self.model, self.optimizer = fabric.setup(self.network, optimizer)
+        self.recorder = Recorder(folder.signals, self.policy)
+        self.epoch = self.step = 0  # the step counts within the epoch
+        self.loss_sum, self.seconds, self.best = 0.0, 0.0, 0.0
+        self.epoch_seconds = 0.0
+        self._restore()
+        total, done = recipe.total_epochs * self.steps_per_epoch, self.epoch * self.steps_per_epoch + self.step
+        quiet = quiet or not fabric.is_global_zero
+        self.display = Display(folder.path.name, total, quiet=quiet, done=done)
+
+    def run(self) -> dict[str, Any]:
+        """Train from where the checkpoint stands to the end."""
+        if self.fabric.is_global_zero:
+            self.folder.write_recipe(self.recipe, facts(self))
+        metrics: dict[str, Any] = {}
+        with self.display, stopping_politely() as stop, self._curves() as curves:
+            self.display.say(f"{self.folder.path}: {', '.join(facts(self)['in short'])}")
+            while self.epoch < self.recipe.total_epochs:
+                self._train_epoch(stop)
+                metrics = self._finish_epoch(curves)
+        return self._finish(metrics or self.folder.metrics()[-1])
+
+    def _train_epoch(self, stop: "StopRequest") -> None:
+        self.schedule.step(self.epoch)
+        micro_steps = self.steps_per_epoch * self.recipe.accumulate
+        batches = self.train_loader.epoch(self.epoch, self.step * self.recipe.accumulate, micro_steps)
+        started = time.monotonic()
+        while self.step < self.steps_per_epoch:
+            loss = self._backward(batches)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.policy.step()
+            self.recorder.record(self.epoch * self.steps_per_epoch + self.step)
+            self.step += 1
+            self.loss_sum += loss
+            now = time.monotonic()
+            self.epoch_seconds, started = self.epoch_seconds + now - started, now
+            self.display.step(self.epoch, loss, self.policy.slopes.tolist())
+            if self._all_agree(stop.asked):
+                self._save()
+                raise InterruptedRunError(f"stopped after step {self.step} of epoch {self.epoch}; go on with --resume")
+
+    def _backward(self, batches: Iterator[Batch]) -> float:
+        """Gradients of one optimizer step, from all its micro-batches; the mean loss."""
+        recipe, device, loss, indices = self.recipe, self.fabric.device, 0.0, list[int]()
+        images = torch.empty(0)
+        self.model.train()
+        for micro in range(recipe.accumulate):
+            batch = next(batches)
+            number = (self.epoch * self.steps_per_epoch + self.step) * recipe.accumulate + micro
+            seed = int.from_bytes(digest(recipe.seed, number, self.fabric.global_rank)[:4], "little")
+            images, labels = batch.images.to(device), batch.labels.to(device)
+            images, targets = mix(images, labels, len(self.data.classes), recipe.augmentation, self.epoch, seed)
+            with self._synchronised(micro == recipe.accumulate - 1):
+                partial = F.cross_entropy(self.model(images).float(), targets) / recipe.accumulate
+                self.fabric.backward(partial)
+            loss += partial.item()
+            indices += batch.indices.tolist()
+        if not math.isfinite(loss) or not has_finite_gradients(self):
+            raise NonFiniteError(explain(self, images, indices, loss))
+        return loss
+
+    def _finish_epoch(self, curves: Curves | None) -> dict[str, Any]:
+        result = evaluate(self.model, self.test_loader, len(self.data.classes), self.fabric.device)
+        metrics = {
+            "epoch": self.epoch,
+            "train_loss": self._mean_over_ranks(self.loss_sum / self.steps_per_epoch),
+            **{f"test_{name}": result[name] for name in ("loss", "top1", "top5")},
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "seconds": self.epoch_seconds,
+            "images_per_second": self.steps_per_epoch * self.recipe.batch_size / self.epoch_seconds,
+        }
+        improved = metrics["test_top1"] > self.best
+        self.best = max(self.best, metrics["test_top1"])
+        if self.fabric.is_global_zero:
+            with refusing_to_lose(self.folder):
+                self.folder.append_metrics(metrics)
+                signals = self.recorder.write(self.epoch)
+                if improved or self.epoch == 0:
+                    write_atomically(self.folder.best_weights, save(self._weights()))
+                if curves is not None:
+                    curves.add(metrics, signals, firing_rates(self.network, self.test_loader))
+        self.display.epoch(metrics, self.policy.slopes.tolist(), self.recipe.total_epochs)
+        self.seconds += self.epoch_seconds
+        self.epoch, self.step, self.loss_sum, self.epoch_seconds = self.epoch + 1, 0, 0.0, 0.0
+        self.recorder.load_state_dict([])
+        self._save()
+        return metrics
+
+    def _finish(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        summary = {
+            "last_top1": metrics["test_top1"],
+            "best_top1": self.best,
+            "epochs": self.epoch,
+            "parameters": sum(p.numel() for p in self.network.parameters()),
+            "seconds": self.seconds,
+            "peak_memory_mb": peak_memory_mb(),
+            "policy": self.recipe.policy.kind,
+            "seed": self.recipe.seed,
+            "finished": True,
+        }
+        if self.fabric.is_global_zero:
+            with refusing_to_lose(self.folder):
+                write_atomically(self.folder.weights, save(self._weights()))
+                self.folder.write_summary(summary)
+        self.policy.remove()
+        self.display.say(
+            f"finished: top-1 {summary['last_top1']:.2f} % (best epoch {self.best:.2f} %), "
+            f"{self.seconds:.0f} s of training; everything is in {self.folder.path}"
+        )
+        return summary
+
+    def _save(self) -> None:
+        """All that a resumed run needs to go on to the same bits."""
+        if not self.fabric.is_global_zero:
+            return
+        state = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "loss_sum": self.loss_sum,
+            "epoch_seconds": self.epoch_seconds,
+            "seconds": self.seconds,
+            "best": self.best,
+            "model": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "policy": self.policy.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "recorder": self.recorder.state_dict(),
+        }
+        with refusing_to_lose(self.folder):
+            save_checkpoint(self.folder.checkpoints, self.epoch * self.steps_per_epoch + self.step, state)
+
+    def _restore(self) -> None:
+        state = load_checkpoint(self.folder.checkpoints)
+        if state is not None:
+            for name in ("epoch", "step", "loss_sum", "epoch_seconds", "seconds", "best"):
+                setattr(self, name, state[name])
+            self.network.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.policy.load_state_dict(state["policy"])
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
+            self.recorder.load_state_dict(state["recorder"])
+        if self.fabric.is_global_zero:
+            self.folder.cut_after(self.epoch)
+
+    def _build_loaders(self) -> None:
+        recipe, ranks = self.recipe, self.fabric.world_size
+        share = ranks * recipe.accumulate
+        if recipe.batch_size % share:
+            raise RunError(f"batch_size {recipe.batch_size} must be a multiple of ranks x accumulate = {share}")
+        place: dict[str, Any] = {"rank": self.fabric.global_rank, "ranks": ranks, "workers": recipe.workers}
+        transform = train_transform(recipe.augmentation, self.data)
+        options: dict[str, Any] = {"seed": recipe.seed, "shuffle": True, "drop_last": True}
+        self.train_loader = Loader(self.data.train, transform, recipe.batch_size // share, **options, **place)
+        self.test_loader = Loader(
+            self.data.test, test_transform(self.data), max(1, recipe.batch_size // ranks), **place
+        )
+        whole = len(self.train_loader) // recipe.accumulate
+        if whole == 0:
+            raise RunError(f"{len(self.data.train)} training images do not fill one step of {recipe.batch_size}")
+        self.steps_per_epoch = min(whole, recipe.max_steps_per_epoch or whole)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+
+    def _synchronised(self, last: bool) -> Any:
+        """Gradients travel between ranks with the last micro-batch only."""
+        return nullcontext() if last or self.fabric.world_size == 1 else self.fabric.no_backward_sync(self.model)
+
+    def _all_agree(self, asked: bool) -> bool:
+        """Ranks must stop at the same step, or the others would wait for ever."""
+        return self._mean_over_ranks(float(asked)) > 0
+
+    def _mean_over_ranks(self, value: float) -> float:
+        if self.fabric.world_size == 1:
+            return value
+        mean: Any = self.fabric.all_reduce(torch.tensor(value, device=self.fabric.device), reduce_op="mean")
+        return mean.item()
+
+    @contextmanager
+    def _curves(self) -> Iterator[Curves | None]:
+        curves = Curves(self.folder.path / "tensorboard", self.epoch) if self.fabric.is_global_zero else None
+        try:
+            yield curves
+        finally:
+            if curves is not None:
+                curves.close()
+
+
+class StopRequest:
+    """Set by SIGINT or SIGTERM, read between steps."""
+
+    asked = False
+
+
+@contextmanager
+def stopping_politely() -> Iterator[StopRequest]:
+    """SIGINT and SIGTERM ask to stop after the current step; a second one stops at once."""
+    request = StopRequest()
+    before: dict[int, Any] = {}
+
+    def ask(number: int, frame: Any) -> None:
+        request.asked = True
+        signal.signal(number, before[number] or signal.SIG_DFL)
+
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    except ValueError:  # not the main thread: nobody can be asked here
+        before.clear()
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def peak_memory_mb() -> float:
+    """Largest resident memory of this process so far, or of the GPU."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,0 +1,252 @@
+"""A training run as data: what is trained, on what, how. Read from YAML, checked, written back with every run."""
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ..data import DATASETS
+from ..data.augmentation import Augmentation
+
+SHIPPED = resources.files("sage_snn") / "recipes"
+FACTS = ("about", "applied")  # told by or to people; no part of what is trained
+ELSEWHERE = ("data_dir", "workers")  # may differ between machines without changing a result
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message says which line and what would be right."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(_Part):
+    """The network; sizes of images and classes come from the data."""
+
+    name: Literal["spikformer"] = "spikformer"
+    depth: int = Field(default=4, ge=1)
+    dim: int = Field(default=384, ge=8)
+    heads: int = Field(default=12, ge=1)
+    time_steps: int = Field(default=4, ge=1)
+    patch_size: Literal[1, 2, 4, 8, 16] = 4
+    mlp_ratio: float = Field(default=4.0, gt=0)
+    form: Literal["cifar", "imagenet"] = "cifar"
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> "ModelConfig":
+        if self.dim % self.heads or self.dim % 8:
+            raise ValueError(f"heads ({self.heads}) and 8 must divide dim ({self.dim})")
+        return self
+
+
+class PolicyConfig(_Part):
+    """Who sets the slopes. Fields that a kind does not use are ignored by it."""
+
+    kind: Literal["fixed", "learnable", "sage"] = "sage"
+    slope: float = Field(default=4.0, gt=0, description="fixed, and where learnable starts")
+    per: Literal["network", "block", "layer", "time"] = "network"
+    signal: Literal["entropy", "gini", "random", "constant"] = "entropy"
+    spread: Literal["std", "sample_std", "mean"] = "std"
+    temperature: float = Field(default=0.25, gt=0)
+    decay: float = Field(default=0.95, ge=0, lt=1)
+    center: bool = True
+    gain: float = 0.5
+    dead_zone: float = Field(default=0.25, ge=0)
+    low: float = Field(default=3.0, gt=0)
+    high: float = Field(default=5.0, gt=0)
+    neurons: Literal["block", "attention", "all"] = "block"
+    every: int = Field(default=1, ge=1)
+    warmup_epochs: float = Field(default=1.0, ge=0)
+
+    @model_validator(mode="after")
+    def _bounds_hold_the_base(self) -> "PolicyConfig":
+        if not self.low <= 4.0 <= self.high:
+            raise ValueError(f"low ({self.low}) and high ({self.high}) must hold the base slope 4 between them")
+        return self
+
+
+class Recipe(_Part):
+    """All that decides a run. `batch_size` counts the images of one optimizer step on all ranks together."""
+
+    name: str = "unnamed"
+    data: str = "digits"
+    data_dir: str | None = None
+    train_images: int | None = Field(default=None, ge=1)
+    test_images: int | None = Field(default=None, ge=1)
+    classes_file: str | None = None
+    per_class: int = Field(default=640, ge=1)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    augmentation: Augmentation = Field(default_factory=Augmentation)  # pyright: ignore[reportArgumentType]
+    epochs: int = Field(default=300, ge=1)
+    warmup_epochs: int = Field(default=20, ge=0)
+    cooldown_epochs: int = Field(default=10, ge=0)
+    batch_size: int = Field(default=128, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    max_steps_per_epoch: int | None = Field(default=None, ge=1)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: float = Field(default=5e-4, gt=0)
+    warmup_lr: float = Field(default=1e-5, ge=0)
+    min_lr: float = Field(default=1e-5, ge=0)
+    weight_decay: float = Field(default=0.06, ge=0)
+    precision: Literal["auto", "32", "16", "bf16"] = "auto"
+    threads: int | None = Field(default=None, ge=1)
+    workers: int = Field(default=0, ge=0)
+    seed: int = Field(default=42, ge=0)
+    about: dict[str, Any] = {}
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _precision_may_be_a_number(cls, value: Any) -> Any:
+        return str(value)
+
+    @field_validator("data")
+    @classmethod
+    def _data_is_known(cls, value: str) -> str:
+        if value not in DATASETS:
+            raise ValueError(f"unknown data {value!r}{_nearest(value, DATASETS)}; known are {', '.join(DATASETS)}")
+        return value
+
+    @field_validator("lr", "warmup_lr", "min_lr", "weight_decay")
+    @classmethod
+    def _finite(cls, value: float) -> float:
+        if not math.isfinite(value):
+            raise ValueError("must be finite")
+        return value
+
+    @model_validator(mode="after")
+    def _epochs_fit(self) -> "Recipe":
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs ({self.warmup_epochs}) must be fewer than epochs ({self.epochs})")
+        if self.policy.kind == "sage" and self.policy.warmup_epochs > self.total_epochs:
+            raise ValueError(f"policy.warmup_epochs ({self.policy.warmup_epochs}) is longer than the training")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
+        return self
+
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of the schedule and of the cooldown."""
+        return self.epochs + self.cooldown_epochs
+
+    def updated(self, settings: Mapping[str, Any]) -> "Recipe":
+        """The same with other values; keys are dotted (`model.depth`)."""
+        return parse_recipe(_merged(self.model_dump(), settings), source=self.name)
+
+    def identity(self) -> dict[str, Any]:
+        """Dotted key -> value of all that decides the result, machine matters left out."""
+        fields = self.model_dump(mode="json", exclude={*FACTS, *ELSEWHERE, "name"})
+        return dict(_flat(fields))
+
+
+def shipped_recipes() -> list[str]:
+    """Names of the recipes in the package."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_recipe(source: "str | Path | Mapping[str, Any] | Recipe", settings: Mapping[str, Any] | None = None) -> Recipe:
+    """A shipped name, a YAML file, a mapping or a recipe, with dotted settings on top."""
+    if isinstance(source, Recipe):
+        return source.updated(settings) if settings else source
+    if isinstance(source, Mapping):
+        return parse_recipe(_merged(source, settings or {}))
+    text, name = _read(source)
+    try:
+        fields = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{source} is not YAML: {error}") from None
+    if not isinstance(fields, dict):
+        raise RecipeError(f"{source} must be a mapping of fields to values, such as `epochs: 10`")
+    fields.setdefault("name", name)
+    return parse_recipe(_merged(fields, settings or {}), source=str(source))
+
+
+def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recipe:
+    """Check the fields; unknown keys and wrong types are errors that name the nearest right one."""
+    given = {key: value for key, value in fields.items() if key != "applied"}
+    try:
+        return Recipe.model_validate(given)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        raise RecipeError(f"{source}:\n{problems}") from None
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`["lr=1e-3", "model.depth=2"]` -> {"lr": ..., "model.depth": ...}; values are YAML."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise RecipeError(f"{setting!r} is not of the form key=value, such as model.depth=2")
+        try:
+            parsed[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise RecipeError(f"the value of {key.strip()} is not YAML: {value!r}") from None
+    return parsed
+
+
+def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
+    """Dotted keys in which two recipes differ, with both values."""
+    left, right = a.identity(), b.identity()
+    return [(key, left.get(key), right.get(key)) for key in sorted(left | right) if left.get(key) != right.get(key)]
+
+
+def _read(source: str | Path) -> tuple[str, str]:
+    name, path = str(source), Path(source)
+    if name in shipped_recipes():
+        return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), name
+    try:
+        return path.read_text(encoding="utf-8"), path.stem
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        if path.suffix in (".yaml", ".yml") or path.exists():
+            raise RecipeError(f"cannot read {source}: {error}") from None
+        known = shipped_recipes()
+        hint = f"{_nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
+        raise RecipeError(f"no recipe {name!r}{hint}") from None
+
+
+def _merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = dict(fields)
+    for key, value in settings.items():
+        head, _, rest = str(key).partition(".")
+        if rest:
+            inner = merged.get(head) or {}
+            if not isinstance(inner, Mapping):
+                raise RecipeError(f"{key}: {head} has no fields of its own")
+            merged[head] = _merged(inner, {rest: value})
+        else:
+            merged[head] = value
+    return merged
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _explain(problem: Any) -> str:
+    path = [str(part) for part in problem["loc"]]
+    where = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        kind: Any = Recipe
+        for part in path[:-1]:
+            kind = kind.model_fields[part].annotation
+        return f"{where}: no such field{_nearest(path[-1], kind.model_fields)}"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = problem["input"]
+    shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) and where else ""
+    return f"{where}: {message}{shown}" if where else message
+
+
+def _nearest(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,85 @@
+"""What a policy did, step by step: a parquet part per epoch, and curves for TensorBoard."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ..policies import SAGE, Policy
+
+
+class Recorder:
+    """Collects a row per step and block during an epoch, and writes them at its end."""
+
+    def __init__(self, folder: Path, policy: Policy) -> None:
+        self.folder, self.policy = folder, policy
+        self._rows: list[tuple[int, dict[str, Tensor], list[Tensor]]] = []
+
+    def record(self, step: int) -> None:
+        """Remember the state of the policy after this step; nothing is copied to the host yet."""
+        values = {"slope": self.policy.slopes}
+        heads: list[Tensor] = []
+        if isinstance(self.policy, SAGE):
+            values |= {"dispersion": self.policy.dispersion, "zscore": self.policy.zscores}
+            heads = self.policy.head_entropy
+        self._rows.append((step, values, heads))
+
+    def table(self) -> pd.DataFrame:
+        """Columns step, block, slope, dispersion, zscore, entropy (a list per head)."""
+        rows: list[dict[str, Any]] = []
+        for step, values, heads in self._rows:
+            columns = {name: value.tolist() for name, value in values.items()}
+            for block in range(len(values["slope"])):
+                row = {"step": step, "block": block, "dispersion": None, "zscore": None}
+                row |= {name: column[block] for name, column in columns.items()}
+                rows.append(row | {"entropy": heads[block].tolist() if heads else None})
+        names = ["step", "block", "dispersion", "zscore", "slope", "entropy"]
+        return pd.DataFrame(rows, columns=names)
+
+    def write(self, epoch: int) -> pd.DataFrame:
+        """Write the epoch's part, start the next, and give what was written."""
+        table = self.table()
+        path = self.folder / f"epoch-{epoch:04d}.parquet"
+        temporary = path.with_suffix(".tmp")
+        table.to_parquet(temporary)
+        temporary.replace(path)
+        self._rows.clear()
+        return table
+
+    def state_dict(self) -> list[Any]:
+        """The rows of an unfinished epoch."""
+        return list(self._rows)
+
+    def load_state_dict(self, rows: list[Any]) -> None:
+        """Go on with an unfinished epoch."""
+        self._rows = list(rows)
+
+
+class Curves:
+    """TensorBoard curves, one point an epoch."""
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=first_epoch)
+
+    def add(self, metrics: dict[str, Any], signals: pd.DataFrame, firing: dict[str, float]) -> None:
+        """Loss, accuracy, slopes, dispersion, entropy per head, firing rates."""
+        epoch = metrics["epoch"]
+        points = {f"run/{name}": value for name, value in metrics.items() if name != "epoch"}
+        points |= {f"firing/{name}": rate for name, rate in firing.items()}
+        for block, rows in signals.groupby("block"):
+            points[f"slope/block {block}"] = rows["slope"].iloc[-1]
+            if bool(rows["dispersion"].notna().any()):
+                points[f"dispersion/block {block}"] = rows["dispersion"].mean()
+                entropies = torch.tensor(rows["entropy"].tolist(), dtype=torch.float64).mean(0)
+                points |= {f"entropy/block {block} head {h}": float(e) for h, e in enumerate(entropies)}
+        for name, value in points.items():
+            self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush to disk."""
+        self._writer.close()
