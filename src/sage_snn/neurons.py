@@ -109,10 +109,6 @@ class LIFNode(neuron.LIFNode):
         # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
         captured = torch.compiler.is_compiling() and not self.training
         slope = torch.tensor(float(alpha), dtype=torch.float64) if self.slope is None or captured else self.slope()
-        if slope.ndim and len(slope) != len(x_seq):
-            raise ValueError(
-                f"{len(slope)} slopes for {len(x_seq)} time steps; pass time_steps={len(x_seq)} to Learnable"
-            )
         membrane = Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset)
         return lif(x_seq, v, slope, membrane, shape)
 

@@ -90,5 +90,13 @@ def test_each_step_of_the_method_has_a_heading_and_a_test():
 
 def test_every_choice_marked_in_the_code_is_one_of_the_twenty():
     for path in (ROOT / "src").rglob("*.py"):
-        for number in re.findall(r"Choice:? ?\(?:? ?SPEC 2\.(\d+)", path.read_text(encoding="utf-8")):
+        for number in re.findall(r"Choice:? \(?SPEC 2\.(\d+)", path.read_text(encoding="utf-8")):
             assert 1 <= int(number) <= CHOICES, f"{path.name} marks choice {number}"
+
+
+def test_every_file_of_the_layout_exists():
+    layout = prose(ROOT / "CONTRIBUTING.md").partition("## Layout")[2].partition("## ")[0]
+    cells = re.findall(r"^\| (`[^|]+) \|", layout, re.MULTILINE)
+    names = [name for cell in cells for name in re.findall(r"`([\w/.]+)`", cell)]
+    assert names
+    assert [name for name in names if not (ROOT / "src" / "sage_snn" / name).exists()] == []

@@ -11,7 +11,8 @@ import torch
 
 def digest(*numbers: int) -> bytes:
     """24 bytes that depend on these numbers, and differ for others."""
-    return hashlib.blake2b(repr(numbers).encode(), digest_size=24).digest()
+    # As plain integers: numpy's would be spelt otherwise, and so be other numbers.
+    return hashlib.blake2b(repr([int(n) for n in numbers]).encode(), digest_size=24).digest()
 
 
 def reseed(seed: int, epoch: int, index: int) -> None:

@@ -1,0 +1,213 @@
+import json
+import math
+import os
+import resource
+import signal
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sage_snn.training import InterruptedRunError, RunError, RunFolder, train
+from sage_snn.training import loop as loop_module
+from sage_snn.training.failure import NonFiniteError
+
+
+def run(folder, settings, **options):
+    return train("digits", folder, settings=settings, quiet=True, **options)
+
+
+def same_run(a, b):
+    """Weights, signals and metrics (times apart) equal to the bit."""
+    left, right = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    parts = [sorted((folder / "signals").glob("*.parquet")) for folder in (a, b)]
+    assert [p.name for p in parts[0]] == [p.name for p in parts[1]]
+    for one, two in zip(*parts, strict=True):
+        pd.testing.assert_frame_equal(pd.read_parquet(one), pd.read_parquet(two))
+    timeless = [
+        [{k: v for k, v in line.items() if "second" not in k} for line in RunFolder(f).metrics()] for f in (a, b)
+    ]
+    assert timeless[0] == timeless[1]
+    return True
+
+
+def test_a_run_leaves_what_it_promises(finished):
+    folder = RunFolder(finished)
+    summary = folder.summary()
+    promised = {
+        "last_top1",
+        "best_top1",
+        "epochs",
+        "parameters",
+        "seconds",
+        "peak_memory_mb",
+        "policy",
+        "seed",
+        "finished",
+    }
+    assert promised <= summary.keys()
+    assert summary["finished"] is True
+    lines = folder.metrics()
+    assert [line["epoch"] for line in lines] == [0, 1]
+    fields = {"train_loss", "test_loss", "test_top1", "test_top5", "lr", "seconds", "images_per_second"}
+    assert all(fields <= line.keys() for line in lines)
+    signals = pd.read_parquet(finished / "signals" / "epoch-0001.parquet")
+    assert list(signals.columns) == ["step", "block", "dispersion", "zscore", "slope", "entropy"]
+    assert sorted(signals["step"].unique()) == [3, 4, 5]
+    assert all(len(heads) == 2 for heads in signals["entropy"])
+    assert {"model.safetensors", "best.safetensors", "recipe.yaml", "checkpoints"} <= {
+        p.name for p in finished.iterdir()
+    }
+    applied = folder.applied()
+    assert applied["precision"] == "32"
+    assert applied["versions"]["torch"] == torch.__version__.split("+")[0] or applied["versions"]["torch"]
+    assert applied["augmentations"]
+
+
+def test_the_written_weights_need_no_library_of_ours(finished):
+    weights = load_file(finished / "model.safetensors")
+    assert weights["head.weight"].shape == (10, 16)
+    assert not any("slope" in name for name in weights)
+
+
+def test_the_written_recipe_trains_the_same_again(finished, tmp_path):
+    train(finished / "recipe.yaml", tmp_path / "again", quiet=True)
+    assert same_run(finished, tmp_path / "again")
+
+
+@pytest.mark.parametrize("policy", ["fixed", "learnable", "sage"])
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, tiny, policy, monkeypatch):
+    settings = tiny | {"policy.kind": policy, "accumulate": 2}
+    run(tmp_path / "whole", settings)
+    steps = []
+
+    class StopInTheMiddle(loop_module.StopRequest):
+        @property
+        def asked(self):
+            steps.append(1)
+            return len(steps) == 5
+
+    monkeypatch.setattr(loop_module, "StopRequest", StopInTheMiddle)
+    with pytest.raises(InterruptedRunError, match="go on with --resume"):
+        run(tmp_path / "parts", settings)
+    assert not (tmp_path / "parts" / "summary.json").exists()
+    run(tmp_path / "parts", settings, resume=True)
+    assert same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_sigterm_writes_a_checkpoint_and_stops(tmp_path, tiny, monkeypatch):
+    original, count = loop_module.Training._backward, []
+
+    def backward(self, batches):
+        count.append(1)
+        if len(count) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, batches)
+
+    monkeypatch.setattr(loop_module.Training, "_backward", backward)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(InterruptedRunError, match="stopped after step 2 of epoch 0"):
+        run(tmp_path / "run", tiny)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert len(list((tmp_path / "run" / "checkpoints").glob("*.pt"))) == 1
+
+
+def test_a_finished_run_is_left_alone_and_says_so(finished, tiny, capfd):
+    before = {p: p.stat().st_mtime_ns for p in finished.rglob("*")}
+    summary = train("digits", finished, settings=tiny, resume=True)
+    assert summary["finished"]
+    assert "nothing to do" in capfd.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in finished.rglob("*")} == before
+
+
+def test_resume_on_an_empty_folder_starts(tmp_path, tiny):
+    assert run(tmp_path / "new", tiny | {"epochs": 1}, resume=True)["epochs"] == 1
+
+
+def test_a_folder_with_another_run_is_refused(finished, tiny):
+    with pytest.raises(RunError, match="holds a run already; add --resume"):
+        run(finished, tiny)
+    with pytest.raises(RunError, match=r"lr: 0\.002 there, 0\.5 now"):
+        run(finished, tiny | {"lr": 0.5}, resume=True)
+
+
+def test_a_folder_with_other_files_or_without_permission_is_refused(tmp_path, tiny):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(RunError, match="not a run's"):
+        run(tmp_path, tiny)
+    with pytest.raises(RunError, match="cannot write to"):
+        run("/proc/nowhere", tiny)
+
+
+def test_a_full_disk_says_what_to_do_and_the_run_resumes(tmp_path, tiny, monkeypatch):
+    run(tmp_path / "whole", tiny)
+    calls = []
+
+    def save(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        return original(*args)
+
+    original = loop_module.save_checkpoint
+    monkeypatch.setattr(loop_module, "save_checkpoint", save)
+    with pytest.raises(RunError, match="make room and --resume"):
+        run(tmp_path / "run", tiny)
+    run(tmp_path / "run", tiny, resume=True)
+    assert same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_non_finite_loss_names_step_images_and_block_and_keeps_the_checkpoint(tmp_path, tiny, monkeypatch):
+    original, count = loop_module.Training._backward, []
+
+    def backward(self, batches):
+        count.append(1)
+        if len(count) == 5:
+            with torch.no_grad():
+                self.network.blocks[1].mlp.second.norm.weight[0] = math.inf
+        return original(self, batches)
+
+    monkeypatch.setattr(loop_module.Training, "_backward", backward)
+    with pytest.raises(NonFiniteError) as error:
+        run(tmp_path / "run", tiny)
+    text = str(error.value)
+    assert "step 1 of epoch 1" in text
+    assert "blocks.1" in text
+    assert len(json.loads(text[text.index("[") : text.index("]") + 1])) == 16
+    assert len(list((tmp_path / "run" / "checkpoints").glob("*.pt"))) == 1
+
+
+def test_weights_can_be_the_start_of_another_run(finished, tmp_path, tiny):
+    settings = tiny | {"epochs": 1, "max_steps_per_epoch": 1, "lr": 1e-12, "warmup_lr": 0.0}
+    run(tmp_path / "next", settings, init_from=finished)
+    before, after = load_file(finished / "model.safetensors"), load_file(tmp_path / "next" / "model.safetensors")
+    torch.testing.assert_close(after["blocks.0.mlp.first.synapse.weight"], before["blocks.0.mlp.first.synapse.weight"])
+    with pytest.raises(RunError, match="no weights at"):
+        run(tmp_path / "other", settings, init_from=tmp_path / "absent.safetensors")
+    with pytest.raises(RunError, match="does not fit the model"):
+        run(tmp_path / "third", settings | {"model.depth": 1}, init_from=finished)
+
+
+def test_the_first_epoch_is_trained_with_the_schedules_first_rate(finished):
+    lines = RunFolder(finished).metrics()
+    assert lines[0]["lr"] == pytest.approx(2e-3)
+    assert lines[1]["lr"] < lines[0]["lr"]
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_over_500_steps(tmp_path, tiny, monkeypatch):
+    seen = []
+    original = loop_module.Training._backward
+
+    def backward(self, batches):
+        with open("/proc/self/statm") as file:
+            seen.append(int(file.read().split()[1]) * resource.getpagesize() / 2**20)
+        return original(self, batches)
+
+    monkeypatch.setattr(loop_module.Training, "_backward", backward)
+    run(tmp_path / "run", tiny | {"epochs": 50, "max_steps_per_epoch": 10, "test_images": 20})
+    assert len(seen) == 500
+    assert max(seen[400:]) - max(seen[50:150]) < 20
