@@ -110,7 +110,7 @@ def test_a_policy_that_moves_nothing_changes_no_bit(build):
         assert all(torch.equal(twin_weights[name], value) for name, value in weights.items())
 
 
-# SPEC 1, step by step
+# The method, step by step
 
 
 def reference(
@@ -668,3 +668,19 @@ def test_what_cannot_be_learnt_is_refused_and_the_model_stays_free(function, per
         Learnable(model, per=per, blocks=model.described(), time_steps=2)
     assert footprint(model) == before
     Fixed(model, blocks=model.described()).remove()
+
+
+def test_a_state_of_other_settings_is_refused_and_changes_nothing(ours, images):
+    model, other = ours(), ours()
+    with SAGE(model, warmup_steps=0) as sage, SAGE(other, warmup_steps=0, law=DeadZoneTanh(gain=-0.5)) as another:
+        model(images)
+        sage.step()
+        with pytest.raises(ValueError, match="other settings"):
+            another.load_state_dict(sage.state_dict())
+        assert another.slopes.tolist() == [4.0, 4.0]
+        assert another.dispersion.isnan().all()
+
+
+def test_a_law_that_leaves_the_positive_numbers_is_refused_when_attached(ours):
+    with pytest.raises(ValueError, match="one positive slope per block"):
+        SAGE(ours(), warmup_steps=0, law=lambda z: 4 + 2 * z)

@@ -11,7 +11,7 @@ STEPS, BLOCKS, WARMUP = 200, 4, 30
 
 
 class StraightLine:
-    """SPEC 1.5 to 1.7 for one block from the whole stored history, in plain floats."""
+    """equations 5 to 7 for one block from the whole stored history, in plain floats."""
 
     def __init__(self, decay, first, running, momentum, eps, relative_eps):
         self.decay, self.first, self.running, self.momentum = decay, first, running, momentum

@@ -124,7 +124,7 @@ def _with_plain_nodes(network: nn.Module) -> nn.Module:
     for name, node in list(network.named_modules()):
         if not isinstance(node, neuron.BaseNode):
             continue
-        if type(node) not in (neuron.LIFNode, LIFNode) or node.step_mode != "m":
+        if not isinstance(node, neuron.LIFNode) or type(node) not in (neuron.LIFNode, LIFNode) or node.step_mode != "m":
             raise ExportError(
                 f"{name} is a {type(node).__name__} in step mode {node.step_mode!r}; an ONNX file keeps no state "
                 "between calls: use LIFNode(step_mode='m') throughout"

@@ -1,4 +1,4 @@
-"""Laws: from centred scores to slopes (SPEC 1.8). A law is any callable `z (blocks,) -> slopes (blocks,)`."""
+"""Laws: from centred scores to slopes (equation 8). A law is any callable `z (blocks,) -> slopes (blocks,)`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class DeadZoneTanh:
     """
 
     base: float = 4.0
-    gain: float = 0.5  # Choice: SPEC 2.1, the sign is that of the equations
+    gain: float = 0.5  # Choice: decision 1, the sign is that of the equations
     dead_zone: float = 0.25
     low: float = 3.0
     high: float = 5.0
-    continuous: bool = False  # Choice: SPEC 2.12
+    continuous: bool = False  # Choice: decision 12
 
     def __post_init__(self) -> None:
         if not 0 < self.low <= self.base <= self.high:

@@ -1,4 +1,4 @@
-"""Signals: from the spikes of query and key to one value per head, and to their spread (SPEC 1.1 to 1.4).
+"""Signals: from the spikes of query and key to one value per head, and to their spread (equations 1 to 4).
 
 q, k: (T, B, H, N, K) with T time steps, B batch, H heads, N tokens, K head width, of any dtype.
 A signal is any callable `(q, k, scale) -> (H,)`, averaged over rows; nothing here ever carries a gradient.
@@ -19,18 +19,19 @@ Spread = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class HeadEntropy:
-    """Normalised attention entropy per head, in [0, 1] (SPEC 1.2, 1.3).
+    """Normalised attention entropy per head, in [0, 1] (equations 2, 3).
 
     `over` "keys": a distribution per query row; "map": one over all query-key pairs. `images`: only the first so many
     images of the batch are read.
     """
 
     temperature: float = 0.25
-    over: Literal["keys", "map"] = "keys"  # Choice: SPEC 2.6
-    images: int | None = None  # Choice: SPEC 2.16
+    over: Literal["keys", "map"] = "keys"  # Choice: decision 6
+    images: int | None = None  # Choice: decision 16
 
     def __post_init__(self) -> None:
         _require_positive("temperature", self.temperature)
+        _require_positive("images", 1 if self.images is None else self.images)
         if self.over not in ("keys", "map"):
             raise ValueError(f"over must be 'keys' or 'map', not {self.over!r}")
 
@@ -49,6 +50,7 @@ class HeadGini:
 
     def __post_init__(self) -> None:
         _require_positive("temperature", self.temperature)
+        _require_positive("images", 1 if self.images is None else self.images)
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
@@ -90,7 +92,7 @@ class Constant:
 
 
 def population_std(values: Tensor) -> Tensor:
-    """Population standard deviation over heads: one head gives 0, never NaN (SPEC 1.4)."""
+    """Population standard deviation over heads: one head gives 0, never NaN (equation 4)."""
     return values.std(correction=0)
 
 

@@ -1,4 +1,4 @@
-"""Statistics over training: smoothing, normalising in time, centring over blocks (SPEC 1.5 to 1.7).
+"""Statistics over training: smoothing, normalising in time, centring over blocks (equations 5 to 7).
 
 All tensors are (blocks,) in float64. A block whose observation is not finite keeps its history and gets z = NaN.
 """
@@ -40,13 +40,13 @@ class Statistics:
     """
 
     decay: float = 0.95
-    first: Literal["observation", "zero"] = "observation"  # Choice: SPEC 2.4
-    running: Literal["cumulative", "exponential"] = "cumulative"  # Choice: SPEC 2.5
+    first: Literal["observation", "zero"] = "observation"  # Choice: decision 4
+    running: Literal["cumulative", "exponential"] = "cumulative"  # Choice: decision 5
     momentum: float = 0.01
     restart: bool = False
-    eps: float = 1e-8  # Choice: SPEC 2.8, early deviations are smaller than the usual 1e-5
+    eps: float = 1e-8  # Choice: decision 8, early deviations are smaller than the usual 1e-5
     relative_eps: bool = False
-    center: bool = True  # Choice: SPEC 2.14
+    center: bool = True  # Choice: decision 14
 
     def __post_init__(self) -> None:
         if self.first not in ("observation", "zero"):

@@ -74,7 +74,7 @@ class _Spike(torch.autograd.Function):
         grad_x = grad * DERIVATIVES[ctx.shape](x, slope)
         grad_slope = None
         if ctx.needs_input_grad[1]:
-            grad_slope = (grad * slope_derivative(ctx.shape, x, slope)).sum().to(slope.dtype)
+            grad_slope = (grad * slope_derivative(ctx.shape, x, slope)).sum().to(slope)
         return grad_x, grad_slope, None
 
 

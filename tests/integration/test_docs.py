@@ -90,7 +90,7 @@ def test_each_step_of_the_method_has_a_heading_and_a_test():
 
 def test_every_choice_marked_in_the_code_is_one_of_the_twenty():
     for path in (ROOT / "src").rglob("*.py"):
-        for number in re.findall(r"Choice:? \(?SPEC 2\.(\d+)", path.read_text(encoding="utf-8")):
+        for number in re.findall(r"Choice:? \(?decision (\d+)", path.read_text(encoding="utf-8")):
             assert 1 <= int(number) <= CHOICES, f"{path.name} marks choice {number}"
 
 

@@ -68,7 +68,7 @@ def children(pid):
 @pytest.mark.slow
 def test_when_one_rank_dies_the_other_stops_soon_and_the_run_resumes(tmp_path):
     out = tmp_path / "run"
-    process = subprocess.Popen(command(out, 2, epochs=200), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(command(out, 2, epochs=12), stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while not list(out.glob("checkpoints/*.pt")):
         assert time.monotonic() < deadline, "no checkpoint was written"
@@ -81,3 +81,6 @@ def test_when_one_rank_dies_the_other_stops_soon_and_the_run_resumes(tmp_path):
     assert process.returncode != 0
     assert "another process" in errors
     assert "--resume" in errors
+    resumed = run(out, 2, epochs=12)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()] == list(range(12))

@@ -16,7 +16,7 @@ TINY_LAYOUT = "expected the folder that tiny-imagenet-200.zip (http://cs231n.sta
 
 def load_200(
     folder: Path | None, classes_file: str | Path | None = None, per_class: int | None = 640
-) -> Data:  # Choice: SPEC 2.19
+) -> Data:  # Choice: decision 19
     """The listed classes, up to `per_class` training images of each and all their validation images, at 224 px."""
     folder = folder_of("imagenet200", folder, LAYOUT)
     if per_class is not None and per_class < 1:

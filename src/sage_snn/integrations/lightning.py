@@ -24,6 +24,8 @@ class PolicyCallback(L.Callback):
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Attach."""
         if stage == "fit" and self.policy is None:
+            # Lightning moves the module only after this hook, and a policy lives where its model does.
+            pl_module.to(trainer.strategy.root_device)
             self.policy = self.build(getattr(pl_module, self.part) if self.part else pl_module)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -37,7 +39,7 @@ class PolicyCallback(L.Callback):
         if self.policy is not None and trainer.global_step > self._steps_seen:
             self._steps_seen = trainer.global_step
             self.policy.step()
-            slopes = {f"slope/{i}": float(slope) for i, slope in enumerate(self.policy.slopes)}
+            slopes = {f"slope/{i}": slope for i, slope in enumerate(self.policy.slopes)}
             pl_module.log_dict(slopes, batch_size=1)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

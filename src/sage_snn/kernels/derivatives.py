@@ -58,7 +58,7 @@ DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def slope_derivative(shape: str, x: Tensor, slope: Tensor) -> Tensor:
-    """d spike / d slope, the spike treated as the smooth function whose derivative the shape is (SPEC 2.18)."""
+    """d spike / d slope, the spike treated as the smooth function whose derivative the shape is (decision 18)."""
     if shape == "SuperSpike":  # the only shape that is slope * f(x) and not f(slope * x)
         return x / (1 + x.abs())
     return DERIVATIVES[shape](x, slope) * x / slope

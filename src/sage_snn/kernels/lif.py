@@ -95,7 +95,7 @@ class LIF(torch.autograd.Function):
             grad_v = grad_h - grad_h / membrane.tau
             if grad_slope is not None:
                 change = (grad_spike * slope_derivative(ctx.shape, distance, step_slope)).sum()
-                grad_slope[t if slope.ndim else ()] += change
+                grad_slope[t if slope.ndim else ()] += change.to(grad_slope)
         return grad_currents, grad_v, grad_slope, None, None
 
 

@@ -32,7 +32,7 @@ class Policy:
 
     @property
     def slopes(self) -> Tensor:
-        """Slope of each block (blocks,), a detached copy, in units of a sigmoid of base 4."""
+        """Slope of each block (blocks,), a detached copy, for nodes whose own slope is 4 (or the law's base)."""
         raise NotImplementedError
 
     def step(self) -> None:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from .policy import BASE, Policy, device_of, ranks
 
 
 class SAGE(Policy):
-    """Slopes that follow how much the attention heads of each block disagree (SPEC 1).
+    """Slopes that follow how much the attention heads of each block disagree (docs/equations.md).
 
     Per step and block: signal per head, averaged over micro-batches and ranks; spread over heads; statistics over
     time and blocks; law. The first `warmup_steps` training steps keep the base slope while statistics accumulate.
@@ -46,7 +47,7 @@ class SAGE(Policy):
         _check_law(law, torch.zeros(len(blocks), dtype=torch.float64, device=device))
         nodes = block_nodes(blocks, neurons)
         owner = owners(blocks, nodes)
-        if neurons == "all":  # Choice (SPEC 2.10): nodes outside the blocks follow the first block
+        if neurons == "all":  # Choice (decision 10): nodes outside the blocks follow the first block
             outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
             nodes, owner = outside + nodes, [0] * len(outside) + owner
         if len(blocks) < 2 and statistics.center:
@@ -118,7 +119,7 @@ class SAGE(Policy):
         for tap in self._taps:
             if tap.block.read is not None:
                 tap.add(*tap.block.read(tap.block))
-            if tap.replayed_after_step:
+            if tap.replayed_after_step and not self.same_step:
                 tap.replayed_after_step = False
                 warnings.warn(
                     f"step() came between the forward pass and the checkpointed replay of block {tap.block.name}, "
@@ -130,8 +131,9 @@ class SAGE(Policy):
                 "step() before any forward pass: run the model in training mode with gradients first "
                 "(a model compiled and run before the policy was attached needs torch.compiler.reset())"
             )
-        device = self._slopes.device
-        sums = torch.cat([tap.sums.to(device) for tap in self._taps])
+        if self._slopes.device != self._taps[0].sums.device:
+            self._move(self._taps[0].sums.device)
+        sums = torch.cat([tap.sums.to(self._slopes.device) for tap in self._taps])
         if ranks() > 1 and not self.per_rank:
             dist.all_reduce(sums)
         parts = sums.split([len(tap.sums) for tap in self._taps])
@@ -143,14 +145,33 @@ class SAGE(Policy):
         self._history, self._smoothed, self._zscores = self.statistics.update(self._history, dispersion)
         bad = ~dispersion.isfinite()
         # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
-        if (dispersion.device.type == "cpu" or update % 100 == 0) and bad.any():
+        can_look = dispersion.device.type == "cpu" or update % 100 == 0
+        if can_look and bad.any():
             names = [self.blocks[i].name for i in bad.nonzero().flatten().tolist()]
             warnings.warn(f"the signal of {', '.join(map(str, names))} is not finite; its slope stays", stacklevel=3)
         # Same-step slopes act on this very step, next-step slopes on the one after: the warm-up ends accordingly.
         if update >= self.warmup_steps + self.same_step:
             slopes = self.law(self._zscores).to(self._slopes)
-            self._slopes = torch.where(bad | self._zscores.isnan(), self._slopes, slopes)
+            keep = bad | self._zscores.isnan()
+            if can_look and not (slopes[~keep] > 0).all():
+                raise ValueError(
+                    f"the law gave {slopes.tolist()} for {self._zscores.tolist()}: slopes must be positive"
+                )
+            self._slopes = torch.where(keep, self._slopes, slopes)
             self._nodes.write(self._slopes[self._owner] * self._ratios)
+
+    def _move(self, device: torch.device) -> None:
+        """Follow a model that was moved after the policy was attached."""
+        self._owner, self._ratios, self._slopes = (x.to(device) for x in (self._owner, self._ratios, self._slopes))
+        self._history = History(*(x.to(device) for x in self._history))
+
+    @property
+    def _settings(self) -> str:
+        """What the statistics mean; a state of other settings must not be continued."""
+        things = (self.signal, self.spread, self.statistics, self.law)
+        return "; ".join(
+            [*map(_named, things), f"{self.neurons=}, {self.every=}, {self.warmup_steps=}, {self.same_step=}"]
+        )
 
     @property
     def _law_base(self) -> float:
@@ -162,11 +183,16 @@ class SAGE(Policy):
         readings = {"dispersion": self.dispersion, "smoothed": self.smoothed, "zscores": self.zscores}
         history = {name: value.clone() for name, value in self._history._asdict().items()}
         own = {"steps": self._steps, "history": history, "head_entropy": self.head_entropy, "signal": signal}
-        return super().state_dict() | readings | own
+        return super().state_dict() | {"settings": self._settings} | readings | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue to the same bits."""
         super().load_state_dict(state)
+        if state["settings"] != self._settings:
+            raise ValueError(
+                f"this state is of other settings:\n  {state['settings']}\nhere they are\n  {self._settings}\n"
+                "attach SAGE with the same signal, statistics and law before loading"
+            )
         device = self._slopes.device
         self._steps = int(state["steps"])
         self._history = History(**{name: value.to(device) for name, value in state["history"].items()})
@@ -186,10 +212,11 @@ class SAGE(Policy):
         lines = [super().describe()]
         lines += [f"  signal {self.signal}, law {self.law}", f"  {self.statistics}"]
         lines += [f"  step {self._steps}, warm-up {self.warmup_steps}, every {self.every}"]
+        nodes = torch.bincount(self._owner, minlength=len(self.blocks)).tolist()
         for i, block in enumerate(self.blocks):
             source = "read()" if block.read else f"{type(block.query).__name__} {block.layout}"
             lines.append(
-                f"  {block.name or i}: {block.heads} heads read from {source}, {len(block.neurons)} nodes, "
+                f"  {block.name or i}: {block.heads} heads read from {source}, {nodes[i]} nodes, "
                 f"slope {self._slopes[i]:.4f}, dispersion {self._dispersion[i]:.3g}, z {self._zscores[i]:+.3f}"
             )
         return "\n".join(lines)
@@ -202,6 +229,14 @@ class SAGE(Policy):
 
 
 def _check_law(law: Law, z: Tensor) -> None:
-    slopes = law(z)
-    if slopes.shape != z.shape or not bool((slopes > 0).all()):
-        raise ValueError(f"a law must give one positive slope per block, ({len(z)},), not {slopes}")
+    for score in (-3.0, 0.0, 3.0):  # scores of a normalised series hardly go further
+        slopes = law(z + score)
+        if slopes.shape != z.shape or not bool((slopes > 0).all()):
+            raise ValueError(f"a law must give one positive slope per block, ({len(z)},), not {slopes} for {score}")
+
+
+def _named(thing: object) -> str:
+    """A description without memory addresses."""
+    if is_dataclass(thing):
+        return repr(thing)
+    return getattr(thing, "__qualname__", type(thing).__qualname__)

@@ -1,10 +1,14 @@
 """Where a run computes: one process, or those that torchrun started."""
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from lightning.fabric import Fabric
 
+from .folder import RunError
 from .recipe import Recipe
 
 _PRECISION = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
@@ -29,3 +33,15 @@ def build_fabric(recipe: Recipe) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+@contextmanager
+def refusing_to_wait(ranks: int) -> Iterator[None]:
+    """When another rank is gone, stop with a message; gloo and nccl tell it in errors of many wordings."""
+    try:
+        yield
+    except RuntimeError as error:
+        if ranks > 1 and re.search(r"gloo|nccl|connection|peer|socket|timed? ?out", str(error), re.IGNORECASE):
+            first = str(error).splitlines()[0]
+            raise RunError(f"another process of this run is gone ({first}); go on with --resume") from None
+        raise

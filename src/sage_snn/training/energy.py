@@ -173,9 +173,10 @@ def _own_counts(counter: BaseCounter, network: nn.Module) -> dict[str, float]:
     totals = {scope: sum(counts.values()) for scope, counts in counter.get_counts().items() if scope != "Global"}
     own = dict(totals)
     for scope, total in totals.items():
-        parent = scope.rpartition(".")[0]
-        if parent in own:
-            own[parent] -= total
+        # The next scope around this one; a ModuleList between them is never called and has none.
+        around = [other for other in totals if scope.startswith(f"{other}.")]
+        if around:
+            own[max(around, key=len)] -= total
     layers: dict[str, float] = {}
     for scope, count in own.items():
         name = _layer_name(network, scope.removeprefix(root).removeprefix("."))

@@ -20,7 +20,7 @@ from ..data.randomness import digest
 from .applied import facts
 from .builders import build_model, build_optimizer, build_policy, build_schedule
 from .checkpoint import load_checkpoint, save_checkpoint
-from .devices import build_fabric
+from .devices import build_fabric, refusing_to_wait
 from .display import Display
 from .evaluation import evaluate, firing_rates
 from .failure import NonFiniteError, explain, has_finite_gradients
@@ -111,8 +111,9 @@ class Training:
         with self.display, stopping_politely() as stop, self._curves() as curves:
             self.display.say(f"{self.folder.path}: {', '.join(facts(self)['in short'])}")
             while self.epoch < self.recipe.total_epochs:
-                self._train_epoch(stop)
-                metrics = self._finish_epoch(curves)
+                with refusing_to_wait(self.fabric.world_size):
+                    self._train_epoch(stop)
+                    metrics = self._finish_epoch(curves)
         return self._finish(metrics or self.folder.metrics()[-1])
 
     def _train_epoch(self, stop: "StopRequest") -> None:

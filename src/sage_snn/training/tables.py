@@ -13,7 +13,14 @@ from .recipe import Recipe, RecipeError, differences, load_recipe, shipped_recip
 
 def print_recipes() -> None:
     """A row per shipped recipe."""
-    table = Table(Column("recipe", no_wrap=True), "what", "cost", "reported top-1 %", "measured top-1 %", title="sage-snn train RECIPE")
+    table = Table(
+        Column("recipe", no_wrap=True),
+        "what",
+        "cost",
+        "reported top-1 %",
+        "measured top-1 %",
+        title="sage-snn train RECIPE",
+    )
     for name in shipped_recipes():
         about = load_recipe(name).about
         table.add_row(name, *(str(about.get(key, "-")) for key in ("what", "cost", "reported", "measured")))

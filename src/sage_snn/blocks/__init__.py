@@ -1,0 +1,8 @@
+"""The only room that knows the insides of models: where blocks are, where query and key are, where slopes go."""
+
+from .block import Block, block_nodes, owners
+from .finder import find_blocks
+from .slopes import NodeSlopes, is_node, nodes_of
+from .tap import Tap
+
+__all__ = ["Block", "NodeSlopes", "Tap", "block_nodes", "find_blocks", "is_node", "nodes_of", "owners"]

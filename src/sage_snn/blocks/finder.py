@@ -1,0 +1,59 @@
+"""Finds the attention blocks of networks by their structure, never by their class."""
+
+from typing import Any
+
+from torch import nn
+
+from .block import Block, Layout
+from .slopes import nodes_of
+
+
+def find_blocks(model: nn.Module) -> list[Block]:
+    """The attention blocks of a spiking transformer, recognised by structure."""
+    modules = dict(model.named_modules())
+    attentions = {name: m for name, m in modules.items() if _attention_fields(m) is not None}
+    parents = [name.rpartition(".")[0] for name in attentions]
+    blocks: list[Block] = []
+    for (name, attention), parent in zip(attentions.items(), parents, strict=True):
+        # The block is the module around the attention, unless that is a mere list of attentions or the whole model.
+        whole = modules[parent] if parent and parents.count(parent) == 1 else attention
+        whole = attention if isinstance(whole, nn.ModuleList | nn.Sequential) else whole
+        fields = _attention_fields(attention)
+        assert fields is not None
+        blocks.append(Block(nodes_of(whole), name=_plain(name), attention=nodes_of(attention), **fields))
+    if not blocks:
+        kind = type(getattr(model, "module", model)).__name__
+        raise ValueError(f"no spiking self-attention found in {kind}; pass blocks=[Block(...)]")
+    return blocks
+
+
+def _attention_fields(module: nn.Module) -> dict[str, Any] | None:
+    """What `Block` needs to know of an attention module, or None if it is not one we recognise."""
+    heads = getattr(module, "num_heads", None) or getattr(module, "heads", None)
+    if not isinstance(heads, int):
+        return None
+    scale = getattr(module, "scale", 0.125)
+    common = {"heads": heads, "scale": float(scale) if isinstance(scale, int | float) else 0.125}
+    for name, parts in (("qkv_lif", 3), ("qk_lif", 2)):  # SpikingJelly
+        packed = getattr(module, name, None)
+        if isinstance(packed, nn.Module):
+            return common | {"query": packed, "key": packed, "layout": "TBCN", "parts": parts}
+    query, key = getattr(module, "q_lif", None), getattr(module, "k_lif", None)
+    if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # the authors' repositories, SpikeDrivenTransformer
+        return common | {"query": query, "key": key, "layout": _layout(module)}
+    query, key = (getattr(getattr(module, part, None), "lif", None) for part in ("query", "key"))
+    if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # our own
+        return common | {"query": query, "key": key, "layout": "TBCN"}
+    return None
+
+
+def _layout(attention: nn.Module) -> Layout:
+    projection = getattr(attention, "q_conv", None)
+    if isinstance(projection, nn.Conv2d):
+        return "TBCHW"
+    return "TBCN" if isinstance(projection, nn.Conv1d) else "TBNC"
+
+
+def _plain(name: str) -> str:
+    """A module's name without the wrappers of DDP and torch.compile."""
+    return ".".join(part for part in name.split(".") if part not in ("module", "_orig_mod"))

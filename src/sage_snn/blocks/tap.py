@@ -1,0 +1,87 @@
+"""Reads the signal of a block while the network runs."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..signals import Signal
+from .block import Block
+
+
+class Tap:
+    """Forward hooks on a block's query and key that add up its signal, weighted by rows, over the passes of a step.
+
+    What is read: passes in training mode with gradients. A replay of activation checkpointing counts once: it is read
+    only when the first pass ran under no_grad (the reentrant kind).
+    """
+
+    def __init__(self, block: Block, signal: Signal, device: torch.device) -> None:
+        self.block, self.signal = block, signal
+        # Preallocated and written in place, so that a compiled forward pass stays one graph: a sum per head, and rows.
+        self.sums = torch.zeros(block.heads + 1, dtype=torch.float64, device=device)
+        self.active, self.has_read, self.read_in_forward, self.replayed_after_step = True, False, False, False
+        self._held: dict[str, Tensor] = {}
+        self._handles: list[Any] = []
+        if block.query is not None and block.key is not None and block.read is None:
+            roles = {"query": block.query} if block.parts > 1 else {"query": block.query, "key": block.key}
+            self._handles = [m.register_forward_hook(_Hook(self, role)) for role, m in roles.items()]
+
+    def receive(self, role: str, module: nn.Module, output: Tensor) -> None:
+        """Take one module's output; with the last of them, read the signal."""
+        if not module.training or not self.active or not self._wanted():
+            return
+        self._held[role] = output.detach()
+        if len(self._held) == len(self._handles):
+            self.add(*self.block.query_and_key(self._held))
+            self._held = {}
+
+    def add(self, q: Tensor, k: Tensor) -> None:
+        """Add the signal of q and k, each (T, B, H, N, K)."""
+        times, batch, heads, tokens, _ = q.shape
+        rows = times * batch * tokens
+        if rows == 0:
+            return
+        if self.sums.device != q.device or len(self.sums) != heads + 1:
+            self.sums = torch.zeros(heads + 1, dtype=torch.float64, device=q.device)
+        with torch.no_grad():
+            values = self.signal(q, k, self.block.scale).to(torch.float64)
+            if values.shape != (heads,):
+                raise ValueError(f"a signal must give one value per head, ({heads},), not {tuple(values.shape)}")
+            self.sums[:-1].add_(values, alpha=rows)
+            self.sums[-1:].add_(rows)
+        self.has_read = True
+
+    def clear(self) -> None:
+        """Forget what was read."""
+        self.sums.zero_()
+        self.has_read = False
+        self._held = {}
+
+    def remove(self) -> None:
+        """Take the hooks off again."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _wanted(self) -> bool:
+        if torch.compiler.is_compiling():
+            return torch.is_grad_enabled()
+        if torch._C._current_graph_task_id() != -1:  # inside backward: activation checkpointing replays the pass
+            self.replayed_after_step |= self.read_in_forward and not self.has_read
+            return not self.read_in_forward
+        self.read_in_forward = torch.is_grad_enabled()
+        return self.read_in_forward
+
+
+class _Hook:
+    """A hook that a copied or unpickled model keeps as a mere shell: only the original reports to the policy."""
+
+    def __init__(self, tap: Tap | None, role: str) -> None:
+        self.tap, self.role = tap, role
+
+    def __call__(self, module: nn.Module, args: Any, output: Tensor) -> None:
+        if self.tap is not None:
+            self.tap.receive(self.role, module, output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Hook, (None, self.role)
