@@ -1,11 +1,14 @@
 """Networks and data small enough for two cores: every test builds its models here."""
 
+import os
+
 import pytest
 import torch
 from spikingjelly.activation_based.model.spikformer import Spikformer as JellySpikformer
 
 from sage_snn.models.spikformer import Spikformer
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 torch.set_num_threads(1)  # tensors this small gain nothing from a second thread and lose much when cores are shared
 
 

@@ -16,6 +16,8 @@ app = typer.Typer(
 
 Run = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
 DataDir = Annotated[Path | None, typer.Option(help="folder of the data set", show_default=False)]
+Weights = Annotated[Literal["last", "best"], typer.Option(help="of the last epoch, or of the best on the test set")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="any recipe field: key=value", metavar="KEY=VALUE")]
 
 
@@ -82,28 +84,59 @@ def train(
     run(recipe, out, settings=chosen, resume=resume, init_from=init_from, download=download)
 
 
+@app.command("eval")
+def evaluate(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Accuracy, confusion, firing rates, synaptic operations and energy of a run."""
+    from .training.assessment import assess
+    from .training.run import open_run
+
+    _show(assess(open_run(run, data_dir), weights), as_json)
+
+
+@app.command()
+def inspect(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Blocks, slopes, entropy per head, dead heads, and attention maps as a picture."""
+    from .training.inspection import inspect_run
+    from .training.run import open_run
+
+    _show(inspect_run(open_run(run, data_dir), which=weights), as_json)
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[Literal["onnx", "nir", "safetensors", "official"], typer.Option(help="format")],
+    out: Annotated[Path | None, typer.Option(help="file to write; default: RUN/export.<suffix>")] = None,
+    weights: Weights = "last",
+    data_dir: DataDir = None,
+) -> None:
+    """Write a run's network for other programs."""
+    from .deploy import SUFFIXES
+    from .deploy import export as write
+    from .training.run import open_run
+
+    opened = open_run(run, data_dir)
+    images = next(iter(opened.test_loader().epoch(0, 0, 1))).images[:2]
+    print(write(opened.network(weights), out or run / f"export{SUFFIXES[to]}", to, images))
+
+
+def _show(result: Any, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(result.as_dict(), indent=2))
+    else:
+        from rich.console import Console
+
+        Console().print(result)
+
+
 def main() -> None:
-    """Run the command; an expected failure is a message, not a traceback."""
+    """Run the command; a failure that is the user's to mend is a message, anything else keeps its traceback."""
     try:
-        app(standalone_mode=False)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
+        app()
     except Exception as error:
-        sys.exit(_explained(error))
-
-
-def _explained(error: Exception) -> Any:
-    """The message of an error that is the user's to mend; anything else is ours and keeps its traceback."""
-    import click
-
-    if isinstance(error, click.ClickException):
-        error.show()
-        return error.exit_code
-    if isinstance(error, click.Abort):
-        return 130
-    expected = ("RecipeError", "RunError", "DataError", "ExportError")
-    if any(kind.__name__ in expected for kind in type(error).__mro__):
-        return f"error: {error}"
-    raise error
+        # By name: importing the classes would load torch before every command.
+        if {"RecipeError", "RunError", "DataError", "ExportError"} & {kind.__name__ for kind in type(error).__mro__}:
+            sys.exit(f"error: {error}")
+        raise

@@ -129,8 +129,6 @@ def _with_plain_nodes(network: nn.Module) -> nn.Module:
                 f"{name} is a {type(node).__name__} in step mode {node.step_mode!r}; an ONNX file keeps no state "
                 "between calls: use LIFNode(step_mode='m') throughout"
             )
-        if name == "":
-            return PlainLIF(node)
         parent, _, child = name.rpartition(".")
         setattr(network.get_submodule(parent), child, PlainLIF(node))
     return network

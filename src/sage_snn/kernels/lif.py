@@ -1,4 +1,4 @@
-"""Leaky integrate-and-fire over time, forward and backward, in plain torch.
+"""Leaky integrate-and-fire over time, forward and backward: a C++ kernel and its twin in plain torch.
 
 T time steps first: currents (T, ...), membrane (...). The slope is a tensor: () for all steps, (T,) one per step.
 """
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .calls import SHAPES, SUFFIX, function, pointer, runs_natively
 from .derivatives import DERIVATIVES, slope_derivative
 
 
@@ -23,12 +24,21 @@ class Membrane:
     decay_input: bool = True
     detach_reset: bool = False
 
+    @property
+    def rest(self) -> float:
+        """Membrane that decays to nothing."""
+        return 0.0 if self.reset is None else self.reset
+
+    @property
+    def constants(self) -> tuple[float, float, float | None, bool]:
+        """What the forward pass depends on, as operators take it."""
+        return self.tau, self.threshold, self.reset, self.decay_input
+
     def charge(self, current: Tensor, v: Tensor) -> Tensor:
         """Membrane before firing."""
-        rest = 0.0 if self.reset is None else self.reset
         if self.decay_input:
-            return v + (current - (v - rest)) / self.tau
-        return v - (v - rest) / self.tau + current
+            return v + (current - (v - self.rest)) / self.tau
+        return v - (v - self.rest) / self.tau + current
 
     def after(self, charged: Tensor, spike: Tensor) -> Tensor:
         """Membrane after firing."""
@@ -45,7 +55,7 @@ class Membrane:
 
 
 class LIF(torch.autograd.Function):
-    """`LIF.apply(currents, v, slope, membrane, shape)` -> spikes (T, ...) and the last membrane.
+    """The twin: `LIF.apply(currents, v, slope, membrane, shape)` -> spikes (T, ...) and the last membrane.
 
     Backward reads the slope tensor that was passed in, as it is *then*: pass a copy to freeze it at its forward value
     (the default of the nodes), pass the controller's own tensor to have backward use what was written in between.
@@ -99,13 +109,134 @@ class LIF(torch.autograd.Function):
         return grad_currents, grad_v, grad_slope, None, None
 
 
+class NativeLIF(torch.autograd.Function):
+    """The same in C++, to the bit in the forward pass; keeps the currents, not the membranes, and the slope alike."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str
+    ) -> tuple[Tensor, Tensor]:
+        """Spikes and last membrane."""
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(currents, v)
+        ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
+        return torch.ops.sage_snn.lif(currents, v, *membrane.constants)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad_spikes: Tensor | None, grad_last: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of currents, first membrane and slope."""
+        currents, v = ctx.saved_tensors
+        membrane: Membrane = ctx.membrane
+        wants_slope = ctx.needs_input_grad[2]
+        options = (*membrane.constants, membrane.detach_reset, ctx.shape, wants_slope)
+        grads = torch.ops.sage_snn.lif_backward(grad_spikes, grad_last, currents, v, ctx.slope, *options)
+        return grads[0], grads[1], grads[2] if wants_slope else None, None, None
+
+
 def lif(
     currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str = "Sigmoid"
 ) -> tuple[Tensor, Tensor]:
-    """Spikes (T, ...) in the currents' precision and the last membrane (...) in the precision of `v`."""
-    if slope.ndim and len(slope) != len(currents):
-        raise ValueError(
-            f"{len(slope)} slopes, one per time step, do not fit {len(currents)} steps; use multi-step mode"
-        )
-    spikes, last, _ = LIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportGeneralTypeIssues]
-    return spikes, last
+    """Spikes (T, ...) in the currents' precision and the last membrane (...) in the precision of `v`.
+
+    A `v` that is one value expanded to its shape (all strides 0) is kept for backward as that one value.
+    """
+    require_slopes(slope, len(currents))
+    if v.dtype not in SUFFIX or not v.numel() or not len(currents) or not runs_natively(currents, shape):
+        spikes, last, _ = LIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportGeneralTypeIssues]
+        return spikes, last
+    if torch.is_grad_enabled() and (currents.requires_grad or v.requires_grad or slope.requires_grad):
+        return NativeLIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportReturnType]
+    return torch.ops.sage_snn.lif(currents, v, *membrane.constants)
+
+
+def require_slopes(slope: Tensor, times: int) -> None:
+    """Refuse a slope per time step that does not fit."""
+    if slope.ndim and len(slope) != times:
+        raise ValueError(f"{len(slope)} slopes, one per time step, do not fit {times} steps; use multi-step mode")
+
+
+def slope_values(slope: Tensor, times: int) -> Tensor:
+    """One float64 per time step, as the C++ reads them."""
+    return slope.detach().to(torch.float64).expand(times).contiguous()
+
+
+OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")
+MEMBRANE = "float tau, float threshold, float? reset, bool decay_input"
+BACKWARD = f"{MEMBRANE}, bool detach_reset, str shape, bool wants_slope"
+OPERATORS.define(f"lif(Tensor currents, Tensor v, {MEMBRANE}) -> (Tensor, Tensor)")
+OPERATORS.define(
+    "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, "
+    f"{BACKWARD}) -> (Tensor, Tensor, Tensor)"
+)
+
+
+def _start(v: Tensor) -> tuple[Tensor, int]:
+    """The membrane to start from, and the distance of its values: 0 if all are one."""
+    return (v, 0) if not any(v.stride()) else (v.contiguous(), 1)
+
+
+def _lif(
+    currents: Tensor, v: Tensor, tau: float, threshold: float, reset: float | None, decay_input: bool
+) -> tuple[Tensor, Tensor]:
+    x, (start, step) = currents.to(v.dtype).contiguous(), _start(v)
+    spikes, last = torch.empty_like(x), x.new_empty(v.shape)
+    function("sage_lif", v.dtype)(
+        *(x.data_ptr(), start.data_ptr(), step, spikes.data_ptr(), last.data_ptr(), len(x), v.numel()),
+        *(tau, threshold, reset or 0.0, reset is not None, decay_input, torch.get_num_threads()),
+    )
+    return spikes.to(currents.dtype), last
+
+
+def _lif_backward(
+    grad_spikes: Tensor | None,
+    grad_last: Tensor | None,
+    currents: Tensor,
+    v: Tensor,
+    slope: Tensor,
+    tau: float,
+    threshold: float,
+    reset: float | None,
+    decay_input: bool,
+    detach_reset: bool,
+    shape: str,
+    wants_slope: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    x, (start, step) = currents.to(v.dtype).contiguous(), _start(v)
+    of_spikes, of_last = (None if g is None else g.to(v.dtype).contiguous() for g in (grad_spikes, grad_last))
+    slopes = slope_values(slope, len(x))
+    grad_x, grad_v = torch.empty_like(x), x.new_empty(v.shape)
+    grad_slope = torch.empty_like(slopes) if wants_slope else None
+    function("sage_lif_backward", v.dtype)(
+        *(x.data_ptr(), start.data_ptr(), step, pointer(of_spikes), pointer(of_last), slopes.data_ptr()),
+        *(grad_x.data_ptr(), grad_v.data_ptr(), pointer(grad_slope), len(x), v.numel()),
+        *(tau, threshold, reset or 0.0, reset is not None, decay_input, detach_reset),
+        *(SHAPES[shape], torch.get_num_threads()),
+    )
+    return grad_x.to(currents.dtype), grad_v, slope_gradient(grad_slope, slope)
+
+
+def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:
+    """Gradient in the shape and precision of the slope from those of the time steps; nothing of nothing."""
+    if grads is None:
+        return slope.new_empty(0)
+    return grads.to(slope.dtype) if slope.ndim else grads.sum().to(slope.dtype)
+
+
+def _fake_lif(currents: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return currents.new_empty(currents.shape), v.new_empty(v.shape)
+
+
+def _fake_lif_backward(
+    grad_spikes: Tensor | None, grad_last: Tensor | None, currents: Tensor, v: Tensor, slope: Tensor, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_slope = slope.new_empty(slope.shape if options[-1] else 0)
+    return currents.new_empty(currents.shape), v.new_empty(v.shape), grad_slope
+
+
+OPERATORS.impl("lif", _lif, "CPU")
+OPERATORS.impl("lif_backward", _lif_backward, "CPU")
+torch.library.register_fake("sage_snn::lif", _fake_lif, lib=OPERATORS)
+torch.library.register_fake("sage_snn::lif_backward", _fake_lif_backward, lib=OPERATORS)

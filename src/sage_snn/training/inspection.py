@@ -98,7 +98,8 @@ class _Watch:
     def modules(self) -> dict[str, nn.Module]:
         """Whose outputs hold query and key; one module may hold both."""
         block = self.block
-        assert block.query is not None and block.key is not None
+        assert block.query is not None
+        assert block.key is not None
         return {"query": block.query} if block.parts > 1 else {"query": block.query, "key": block.key}
 
     def receive(self, role: str, _module: nn.Module, _args: Any, output: Tensor) -> None:

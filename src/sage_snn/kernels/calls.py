@@ -1,0 +1,69 @@
+"""Typed entry points of the C++ library: tensors in, pointers out."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import native
+
+POINTER, LONG, DOUBLE, INT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int, ctypes.c_uint64
+MEMBRANE = [DOUBLE, DOUBLE, DOUBLE, INT, INT]  # tau, threshold, reset, hard, decays_input
+SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
+SHAPES = {"Sigmoid": 0, "ATan": 1}  # the surrogate shapes that the C++ knows
+
+# Bits of 1 in every dtype that spikes come in.
+ONES = {
+    torch.bool: 1,
+    torch.uint8: 1,
+    torch.int8: 1,
+    torch.int16: 1,
+    torch.int32: 1,
+    torch.int64: 1,
+    torch.float16: 0x3C00,
+    torch.bfloat16: 0x3F80,
+    torch.float32: 0x3F800000,
+    torch.float64: 0x3FF0000000000000,
+}
+
+_ARGUMENTS: dict[str, list[Any]] = {
+    "sage_lif": [POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, *MEMBRANE, INT],
+    "sage_lif_backward": [POINTER, POINTER, LONG, *[POINTER] * 6, LONG, LONG, *MEMBRANE, INT, INT, INT],
+    "sage_norm_lif": [*[POINTER] * 6, *[LONG] * 4, DOUBLE, INT, *MEMBRANE, INT],
+    "sage_norm_lif_backward": [*[POINTER] * 11, *[LONG] * 4, DOUBLE, INT, *MEMBRANE, INT, INT, INT],
+    "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, INT],
+    "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
+    "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
+}
+_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT}
+_functions: dict[tuple[ctypes.CDLL, str, torch.dtype | None], Callable[..., Any]] = {}
+
+
+def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
+    """Entry point `name` for tensors of `dtype`; only where `native.is_available()`."""
+    library = native.library()
+    assert library is not None
+    try:
+        return _functions[library, name, dtype]
+    except KeyError:
+        found = getattr(library, f"{name}_{SUFFIX[dtype]}" if dtype else name)
+        found.argtypes, found.restype = _ARGUMENTS[name], _RESULTS.get(name)
+        return _functions.setdefault((library, name, dtype), found)
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """Address of the first value; None for no tensor."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def runs_natively(x: Tensor, shape: str) -> bool:
+    """Whether the C++ takes this tensor and surrogate shape; a graph that leaves the process is made of torch only."""
+    return (
+        x.device.type == "cpu"
+        and x.is_floating_point()
+        and shape in SHAPES
+        and not torch.compiler.is_exporting()
+        and native.is_available()
+    )

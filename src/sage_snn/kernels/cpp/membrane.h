@@ -1,0 +1,94 @@
+// One step of leaky integrate-and-fire on a tile of positions, forward and backward, in units of the pure-torch twin.
+//
+// Every loop runs over a whole tile, whose length is a constant, so that any compiler turns it into vector code.
+// Compiled without -ffast-math and with -ffp-contract=off: backward recomputes membranes and must meet the very
+// spikes of the forward pass, and the twin rounds after every operation too.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace sage {
+
+using Index = std::ptrdiff_t;
+
+constexpr int TILE = 64;  // positions handled together: four vectors of AVX-512, sixteen of NEON
+
+enum Shape { SIGMOID = 0, ARCTAN = 1 };
+
+template <class F>
+struct Membrane {
+    F tau, inverse_tau, threshold, reset, rest;
+    bool hard, decays_input, detaches_reset, exact_inverse;
+
+    Membrane(double tau_, double threshold_, double reset_, int hard_, int decays_input_, int detaches_reset_)
+        : tau(F(tau_)), inverse_tau(F(1) / F(tau_)), threshold(F(threshold_)), reset(F(reset_)),
+          rest(hard_ ? F(reset_) : F(0)), hard(hard_ != 0), decays_input(decays_input_ != 0),
+          detaches_reset(detaches_reset_ != 0) {
+        int exponent;  // multiplying is the same as dividing when tau is a power of two
+        exact_inverse = std::frexp(tau, &exponent) == F(0.5);
+    }
+};
+
+// What is done to a value before it charges the membrane: (x - shift) * gain + offset. (0, 1, 0) leaves every bit.
+template <class F>
+struct Affine {
+    F shift, gain, offset;
+    F operator()(F x) const { return (x - shift) * gain + offset; }
+};
+
+// exp(x) for x <= 0, within 2 units in the last place; below the smallest normal number it is 0; NaN stays NaN.
+inline float exp_negative(float x) {
+    const float lowest = -87.3365f;
+    const float clamped = x < lowest ? lowest : x;           // false for NaN, which passes
+    const float shifted = clamped * 1.44269504f + 12582912.f;  // 1.5 * 2^23: the integer lands in the low bits
+    const float n = shifted - 12582912.f;
+    const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.f;
+    std::uint32_t bits;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits + 127u) << 23;  // 2^n by its bits: what stood above the integer is shifted out
+    float scale;
+    std::memcpy(&scale, &bits, sizeof scale);
+    return x < lowest ? 0.f : p * scale;
+}
+inline double exp_negative(double x) { return std::exp(x); }
+
+// Stand-in for d spike / d distance.
+template <int S, class F>
+inline F derivative(F distance, F slope) {
+    if (S == SIGMOID) {  // slope * s * (1 - s), written so that nothing cancels far from the threshold
+        const F e = exp_negative(-std::fabs(slope * distance));
+        const F one = F(1) + e;
+        return slope * e / (one * one);
+    }
+    const F z = F(1.5707963267948966) * slope * distance;
+    return slope / F(2) / (F(1) + z * z);
+}
+
+// Sum of a tile's lanes, always in the same order.
+template <class F>
+inline double sum(const F* lanes) {
+    F half[TILE / 2];
+    for (int j = 0; j < TILE / 2; ++j) half[j] = lanes[j] + lanes[j + TILE / 2];
+    for (int width = TILE / 4; width >= 4; width /= 2)
+        for (int j = 0; j < width; ++j) half[j] += half[j + width];
+    return (double(half[0]) + double(half[1])) + (double(half[2]) + double(half[3]));
+}
+
+// Sums over the first axis of (pieces, steps), always in the same order.
+inline void add_up(const std::vector<double>& pieces, Index steps, double* totals) {
+    for (Index t = 0; t < steps; ++t) totals[t] = 0;
+    for (size_t i = 0; i < pieces.size(); ++i) totals[i % size_t(steps)] += pieces[i];
+}
+
+}  // namespace sage

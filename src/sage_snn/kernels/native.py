@@ -1,0 +1,231 @@
+"""The C++ kernels: compiled with the machine's own compiler on first use, cached, loaded by ctypes.
+
+`SAGE_SNN_KERNELS=off` in the environment, no compiler, or one that fails, and the pure-torch twins run instead;
+`status()` says which. Nothing happens on import.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+SOURCES = Path(__file__).parent / "cpp"
+# No -ffast-math, and no contraction of a * b + c: backward recomputes what forward rounded, and the twins must agree.
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
+FLAGS += ["-fno-trapping-math"]
+TUNING = (["-march=native"], ["-mcpu=native"], list[str]())  # the first that the compiler accepts
+OPENMP = (["-fopenmp"], list[str]())
+SECONDS = 300  # after which a compiler is taken to hang
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    library: ctypes.CDLL | None
+    status: str
+
+
+_loaded: _Loaded | None = None
+_lock = threading.Lock()
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled kernels, or None if the pure-torch twins have to run."""
+    return _load().library
+
+
+def status() -> str:
+    """One line for people: how the kernels were compiled, or why they are not used."""
+    return _load().status
+
+
+@torch.compiler.assume_constant_result
+def is_available() -> bool:
+    """Whether `library()` is there; a constant of a compiled graph."""
+    return library() is not None
+
+
+def forget() -> None:
+    """Load anew on the next use: the environment has changed."""
+    global _loaded
+    _loaded = None
+
+
+def _load() -> _Loaded:
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = _find()
+    return _loaded
+
+
+def _find() -> _Loaded:
+    if os.environ.get("SAGE_SNN_KERNELS", "").lower() in ("off", "0", "false", "no"):
+        return _Loaded(None, "off by SAGE_SNN_KERNELS")
+    failures: list[str] = []
+    for command in _compilers():
+        try:
+            found = _from_cache_or_compiled(command)
+            return _Loaded(found, _describe(found))
+        except (OSError, subprocess.SubprocessError, _BuildError) as error:
+            failures.append(f"{shlex.join(command)}: {error}")
+    if failures:
+        return _Loaded(None, f"compiling failed: {'; '.join(failures)}")
+    return _Loaded(None, "no compiler found: install g++ or clang++, or set CXX")
+
+
+class _BuildError(RuntimeError):
+    """What the compiler said."""
+
+
+def _compilers() -> list[list[str]]:
+    wanted = [shlex.split(os.environ.get("CXX", "")), ["c++"], ["g++"], ["clang++"]]
+    paths: list[list[str]] = []
+    for command in wanted:
+        path = shutil.which(command[0]) if command else None
+        # c++ is usually a link to one of the others: do not fail twice for the same reason.
+        if path and os.path.realpath(path) not in [os.path.realpath(known[0]) for known in paths]:
+            paths.append([path, *command[1:]])
+    return paths
+
+
+def _from_cache_or_compiled(command: list[str]) -> ctypes.CDLL:
+    version = _run([*command, "--version"])
+    key = hashlib.sha256()
+    for part in (*_sources(), [*FLAGS, *map(str, (*TUNING, *OPENMP))], command, version, _processor()):
+        key.update(part.read_bytes() if isinstance(part, Path) else repr(part).encode())
+    name = f"kernels-{key.hexdigest()[:20]}.so"
+    try:
+        folder = _cache()
+    except OSError:  # a home that cannot be written: compile for this process only
+        with tempfile.TemporaryDirectory() as private:
+            return _compile(command, version, Path(private) / name)
+    target = folder / name
+    if (found := _open(target)) is not None:
+        return found
+    with _only_one_process(target.with_suffix(".lock")):
+        return _open(target) or _compile(command, version, target)
+
+
+def _open(path: Path) -> ctypes.CDLL | None:
+    """The cached library; None if there is none, or if it is damaged."""
+    try:
+        found = ctypes.CDLL(str(path))
+        return found if hasattr(found, "sage_attention") else None
+    except OSError:
+        return None
+
+
+def _compile(command: list[str], version: str, target: Path) -> ctypes.CDLL:
+    print(f"sage-snn: compiling its kernels with {command[0]}, once ({target.parent}) ...", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        tuning = _first_accepted(command, TUNING, "int x;", folder)
+        openmp = _first_accepted(command, OPENMP, "#include <omp.h>\nint x = omp_get_max_threads();", folder)
+        words = version.splitlines()[0] if version else command[0]
+        build = (
+            f"compiled with {words}, {'OpenMP' if openmp else 'one thread (no OpenMP)'}, {' '.join(tuning) or '-O3'}"
+        )
+        source, output = Path(folder) / "build.cpp", Path(folder) / "kernels.so"
+        text = build.replace("\\", "").replace('"', "")
+        source.write_text(
+            f'extern "C" __attribute__((visibility("default"))) const char* sage_build() {{ return "{text}"; }}\n'
+        )
+        units = [path for path in _sources() if path.suffix == ".cpp"]
+        objects = [str(Path(folder) / f"{unit.stem}.o") for unit in (*units, source)]
+        flags = [*FLAGS, *tuning, *openmp]
+        jobs = [[*command, *flags, "-c", str(unit), "-o", o] for unit, o in zip((*units, source), objects, strict=True)]
+        _run_all(jobs)
+        _run([*command, *flags, "-shared", *objects, "-o", str(output)])
+        os.replace(output, target)  # atomic: other processes see all of it or nothing
+    return ctypes.CDLL(str(target))
+
+
+def _first_accepted(command: list[str], choices: tuple[list[str], ...], code: str, folder: str) -> list[str]:
+    """The first flags with which `code` becomes a shared library."""
+    source, output = Path(folder) / "probe.cpp", str(Path(folder) / "probe.so")
+    source.write_text(code + "\n")
+    for flags in choices[:-1]:
+        try:
+            _run([*command, *FLAGS, *flags, "-shared", str(source), "-o", output])
+            return flags
+        except _BuildError:
+            continue
+    return choices[-1]
+
+
+def _run(command: list[str]) -> str:
+    return _run_all([command])[0]
+
+
+def _run_all(commands: list[list[str]]) -> list[str]:
+    """Run them side by side; what each printed, or an error with the end of what the failing one said."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    running = [subprocess.Popen(command, text=True, errors="replace", **pipes) for command in commands]
+    printed: list[str] = []
+    try:
+        for process in running:
+            output, errors = process.communicate(timeout=SECONDS)
+            if process.returncode:
+                raise _BuildError((errors or output or f"exit code {process.returncode}").strip()[-500:])
+            printed.append(output)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return printed
+
+
+def _sources() -> list[Path]:
+    return sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
+
+
+def _processor() -> str:
+    """What -march=native depends on: home directories are shared between unlike machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        kinds = ("model name", "flags", "Features", "CPU part", "CPU implementer")
+        return repr(sorted({line for line in lines if line.startswith(kinds)}))
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+
+
+def _cache() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sage_snn"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"cannot write {folder}")
+    return folder
+
+
+@contextmanager
+def _only_one_process(path: Path) -> Iterator[None]:
+    """Ranks that start together compile once; where files cannot be locked, each compiles, which is safe too."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield
+
+
+def _describe(found: ctypes.CDLL) -> str:
+    found.sage_build.restype = ctypes.c_char_p
+    return str(found.sage_build().decode())

@@ -1,0 +1,251 @@
+"""Batch normalisation and leaky integrate-and-fire in one, starting from rest: a C++ kernel and its twin in plain torch.
+
+x: (T*B, C, ...) with T time steps, B batch, C channels. Between forward and backward only x and two numbers per channel
+are kept. The slope is a tensor: () for all steps, (T,) one per step; backward reads it as it is *then* (see `lif.LIF`).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .calls import SHAPES, function, pointer, runs_natively
+from .lif import BACKWARD, LIF, MEMBRANE, OPERATORS, Membrane, require_slopes, slope_gradient, slope_values
+
+
+def batch_norm_lif(
+    norm: _BatchNorm, x: Tensor, slope: Tensor, membrane: Membrane, times: int, shape: str = "Sigmoid"
+) -> Tensor:
+    """Spikes (T*B, C, ...) of `norm(x)`; counts batches and updates running statistics just as the module does."""
+    averaging = 0.0 if norm.momentum is None else norm.momentum
+    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        if norm.momentum is None:
+            averaging = 1.0 / float(norm.num_batches_tracked)
+    measures = norm.training or (norm.running_mean is None and norm.running_var is None)
+    keeps = not norm.training or norm.track_running_stats
+    running = (norm.running_mean, norm.running_var) if keeps else (None, None)
+    return norm_lif(
+        *(x, norm.weight, norm.bias, *running, slope, membrane, times),
+        training=measures,
+        momentum=averaging,
+        eps=norm.eps,
+        shape=shape,
+    )
+
+
+def norm_lif(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    slope: Tensor,
+    membrane: Membrane,
+    times: int,
+    *,
+    training: bool,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    shape: str = "Sigmoid",
+) -> Tensor:
+    """Spikes (T*B, C, ...) in the precision of x; arguments up to `running_var` and by name as in `F.batch_norm`."""
+    require_slopes(slope, times)
+    if not x.numel() or not runs_natively(x, shape):
+        return norm_lif_twin(
+            *(x, weight, bias, running_mean, running_var, slope, membrane, times, training, momentum, eps, shape)
+        )
+    if training:
+        F._verify_batch_size(x.size())  # pyright: ignore[reportPrivateUsage]
+        statistics = None, None
+    else:
+        statistics = running_mean, running_var
+    inputs, options = (x, weight, bias, *statistics), (times, eps)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias, slope)):
+        found: Any = NativeNormLIF.apply(*inputs, slope, membrane, shape, *options)
+    else:
+        found = torch.ops.sage_snn.norm_lif(*inputs, *options, *membrane.constants)
+    spikes, mean, var = found
+    if training and running_mean is not None and running_var is not None:
+        values = x.numel() // x.shape[1]
+        with torch.no_grad():
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+            running_var.lerp_((var * (values / (values - 1))).to(running_var.dtype), momentum)
+    return spikes
+
+
+def norm_lif_twin(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    slope: Tensor,
+    membrane: Membrane,
+    times: int,
+    training: bool,
+    momentum: float,
+    eps: float,
+    shape: str,
+) -> Tensor:
+    """The same in plain torch, one after the other."""
+    normal = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    currents = normal.unflatten(0, (times, x.shape[0] // times))
+    precision = torch.promote_types(x.dtype, torch.float32)
+    v = currents.new_full(currents.shape[1:], membrane.rest, dtype=precision)
+    spikes, _, _ = LIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportGeneralTypeIssues]
+    return spikes.flatten(0, 1)
+
+
+class NativeNormLIF(torch.autograd.Function):
+    """Spikes, mean and biased variance of each channel; with a mean and a variance given, those are used."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        given_mean: Tensor | None,
+        given_var: Tensor | None,
+        slope: Tensor,
+        membrane: Membrane,
+        shape: str,
+        times: int,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All of x's positions, all time steps."""
+        inputs = (x, weight, bias, given_mean, given_var)
+        spikes, mean, var = torch.ops.sage_snn.norm_lif(*inputs, times, eps, *membrane.constants)
+        ctx.mark_non_differentiable(mean, var)
+        ctx.save_for_backward(x, weight, bias, mean, var)
+        # On the context, not saved: a saved slope could not be written before backward.
+        ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
+        ctx.times, ctx.eps, ctx.training = times, eps, given_mean is None
+        return spikes, mean, var
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad_spikes: Tensor, _mean: Tensor, _var: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of x, weight, bias and slope."""
+        x, weight, bias, mean, var = ctx.saved_tensors
+        membrane: Membrane = ctx.membrane
+        wants_slope = ctx.needs_input_grad[5]
+        options = (*membrane.constants, membrane.detach_reset, ctx.shape, wants_slope)
+        inputs = (grad_spikes, x, weight, bias, mean, var, ctx.slope, ctx.times, ctx.eps, ctx.training)
+        grads = torch.ops.sage_snn.norm_lif_backward(*inputs, *options)
+        return (
+            grads[0],
+            None if weight is None else grads[1].to(weight.dtype),
+            None if bias is None else grads[2].to(bias.dtype),
+            *(None, None),
+            grads[3] if wants_slope else None,
+            *(None, None, None, None),
+        )
+
+
+OPERATORS.define(
+    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, int times, float eps, "
+    f"{MEMBRANE}) -> (Tensor, Tensor, Tensor)"
+)
+OPERATORS.define(
+    "norm_lif_backward(Tensor grad_spikes, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, "
+    f"Tensor slope, int times, float eps, bool training, {BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+
+
+def _precision(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _ready(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.detach().to(dtype).contiguous()
+
+
+def _sizes(x: Tensor, times: int) -> tuple[int, int, int, int]:
+    """T, B, C and positions; x is not empty."""
+    if x.shape[0] % times:
+        raise ValueError(f"{x.shape[0]} images do not divide into {times} time steps; x must be (T*B, C, ...)")
+    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1])
+
+
+def _norm_lif(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    var: Tensor | None,
+    times: int,
+    eps: float,
+    tau: float,
+    threshold: float,
+    reset: float | None,
+    decay_input: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype, channels = _precision(x), x.shape[1]
+    values, gain, offset = x.to(dtype).contiguous(), _ready(weight, dtype), _ready(bias, dtype)
+    # New tensors also when given: backward needs them as they are now.
+    used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
+    spikes = torch.empty_like(values)
+    function("sage_norm_lif", dtype)(
+        *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
+        *(spikes.data_ptr(), *_sizes(x, times), eps, mean is None, tau, threshold, reset or 0.0),
+        *(reset is not None, decay_input, torch.get_num_threads()),
+    )
+    return spikes.to(x.dtype), used[0], used[1]
+
+
+def _norm_lif_backward(
+    grad_spikes: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    slope: Tensor,
+    times: int,
+    eps: float,
+    training: bool,
+    tau: float,
+    threshold: float,
+    reset: float | None,
+    decay_input: bool,
+    detach_reset: bool,
+    shape: str,
+    wants_slope: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype, channels = _precision(x), x.shape[1]
+    values, gain, offset = x.to(dtype).contiguous(), _ready(weight, dtype), _ready(bias, dtype)
+    of_spikes, slopes = grad_spikes.to(dtype).contiguous(), slope_values(slope, times)
+    grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
+    grad_slope = torch.empty_like(slopes) if wants_slope else None
+    function("sage_norm_lif_backward", dtype)(
+        *(values.data_ptr(), pointer(gain), pointer(offset), mean.data_ptr(), var.data_ptr()),
+        *(of_spikes.data_ptr(), slopes.data_ptr(), grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),
+        *(pointer(grad_slope), *_sizes(x, times), eps, training, tau, threshold, reset or 0.0, reset is not None),
+        *(decay_input, detach_reset, SHAPES[shape], torch.get_num_threads()),
+    )
+    return grad_x.to(x.dtype), grad_weight, grad_bias, slope_gradient(grad_slope, slope)
+
+
+def _fake_norm_lif(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = _precision(x)
+    return x.new_empty(x.shape), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype)
+
+
+def _fake_norm_lif_backward(
+    grad_spikes: Tensor, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, slope: Tensor, *options: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_slope = slope.new_empty(slope.shape if options[-1] else 0)
+    return x.new_empty(x.shape), torch.empty_like(mean), torch.empty_like(mean), grad_slope
+
+
+OPERATORS.impl("norm_lif", _norm_lif, "CPU")
+OPERATORS.impl("norm_lif_backward", _norm_lif_backward, "CPU")
+torch.library.register_fake("sage_snn::norm_lif", _fake_norm_lif, lib=OPERATORS)
+torch.library.register_fake("sage_snn::norm_lif_backward", _fake_norm_lif_backward, lib=OPERATORS)

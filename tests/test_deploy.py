@@ -1,0 +1,164 @@
+import collections
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from spikingjelly.activation_based import layer, neuron
+from torch import nn
+
+from sage_snn import SAGE, LIFNode, deploy
+from sage_snn.deploy import ExportError, PlainLIF, export, onnx_agreement
+from sage_snn.models import load_official_state_dict
+
+onnx = pytest.importorskip("onnx")
+
+
+@pytest.fixture(scope="module")
+def network():
+    """A Spikformer whose nodes fire and whose BatchNorm has seen data."""
+    from sage_snn.models import spikformer
+
+    torch.manual_seed(0)
+    sizes = {"depth": 2, "dim": 16, "heads": 2, "time_steps": 2, "image_size": 8, "patch_size": 2, "in_channels": 1}
+    model = spikformer(**sizes)
+    for module in model.modules():
+        if isinstance(module, LIFNode):
+            module.v_threshold = 0.3
+    with torch.no_grad():
+        for _ in range(30):
+            model(torch.randn(32, 1, 8, 8))
+    return model.train()
+
+
+@pytest.fixture(scope="module")
+def many():
+    return torch.randn(300, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def exported(network, many, tmp_path_factory):
+    """ONNX files of the network, plain and with a policy attached."""
+    folder = tmp_path_factory.mktemp("onnx")
+    plain = export(network, folder / "plain.onnx", "onnx", many[:1])
+    with SAGE(network, warmup_steps=0):
+        attached = export(network, folder / "attached.onnx", "onnx", many[:4])
+    return plain, attached
+
+
+def test_onnx_gives_the_same_classes_for_any_batch(network, many, exported):
+    for path in exported:
+        assert onnx_agreement(network, path, many) >= 0.99
+        assert onnx_agreement(network, path, many[:1]) == 1.0
+    with torch.no_grad():
+        assert len(network.eval()(many).argmax(1).unique()) > 1  # or agreeing would mean nothing
+    network.train()
+
+
+def test_onnx_has_standard_operations_only_and_no_trace_of_a_policy(exported):
+    kinds = []
+    for path in exported:
+        graph = onnx.load(path).graph
+        assert {node.domain for node in graph.node} == {""}
+        kinds.append(collections.Counter(node.op_type for node in graph.node))
+    assert kinds[0] == kinds[1]
+
+
+def test_onnx_names_its_ends_and_leaves_the_batch_open(exported):
+    graph = onnx.load(exported[0]).graph
+    (images,), (logits,) = graph.input, graph.output
+    assert (images.name, logits.name) == ("images", "logits")
+    shape = [dim.dim_param or dim.dim_value for dim in images.type.tensor_type.shape.dim]
+    assert shape == ["batch", 1, 8, 8]
+
+
+def test_exporting_leaves_the_model_alone(network, exported):
+    assert network.training
+    assert all(type(module) is not PlainLIF for module in network.modules())
+    assert not any(module._forward_hooks for module in network.modules())
+
+
+@pytest.mark.parametrize("decay_input", [True, False])
+@pytest.mark.parametrize("v_reset", [None, 0.0, -0.2])
+def test_the_plain_node_fires_like_the_real_one(decay_input, v_reset):
+    node = LIFNode(tau=3.0, decay_input=decay_input, v_threshold=0.7, v_reset=v_reset, step_mode="m", carry_state=False)
+    currents = 2 * torch.randn(5, 4, 100)
+    spikes = PlainLIF(node)(currents)
+    assert torch.equal(spikes, node(currents))
+    assert 0 < spikes.mean() < 1
+
+
+def test_nodes_with_state_between_calls_are_refused_by_onnx(tmp_path):
+    chain = nn.Sequential(nn.Linear(3, 3), LIFNode(step_mode="s"))
+    with pytest.raises(ExportError, match="1 is a LIFNode in step mode 's'"):
+        export(chain, tmp_path / "a.onnx", "onnx", torch.rand(2, 3))
+
+
+def test_safetensors_are_the_state_dict(network, many, tmp_path):
+    with SAGE(network, warmup_steps=0):
+        loaded = load_file(export(network, tmp_path / "deep" / "w.safetensors", "safetensors", many[:1]))
+    assert loaded.keys() == network.state_dict().keys()
+    assert all(torch.equal(loaded[name], value) for name, value in network.state_dict().items())
+
+
+def test_official_weights_carry_the_authors_names(network, many, tmp_path, ours):
+    loaded = torch.load(export(network, tmp_path / "w.pth", "official", many[:1]), weights_only=True)
+    assert {"patch_embed.proj_conv.weight", "block.1.attn.q_linear.weight", "block.0.norm1.weight"} <= loaded.keys()
+    other = ours(dim=16, heads=2, image_size=8, patch_size=2, in_channels=1)
+    load_official_state_dict(other, loaded)
+    assert all(torch.equal(a, b) for a, b in zip(other.parameters(), network.parameters(), strict=True))
+
+
+def test_official_names_are_for_a_spikformer(tmp_path):
+    with pytest.raises(ExportError, match="this is a Linear; export to safetensors"):
+        export(nn.Linear(2, 2), tmp_path / "w.pth", "official", torch.rand(1, 2))
+
+
+def test_nir_holds_a_chain_of_our_nodes(tmp_path):
+    import nir
+
+    chain = nn.Sequential(
+        layer.Conv2d(1, 2, 3, padding=1, step_mode="m"),
+        LIFNode(tau=2.0, v_threshold=0.5, step_mode="m"),
+        layer.Flatten(step_mode="m"),
+        nn.Linear(32, 3),
+        neuron.LIFNode(tau=3.0, step_mode="m"),
+    )
+    graph = nir.read(export(chain, tmp_path / "chain.nir", "nir", torch.rand(2, 1, 1, 4, 4)))
+    kinds = collections.Counter(type(node).__name__ for node in graph.nodes.values())
+    assert kinds == {"Conv2d": 1, "LIF": 2, "Flatten": 1, "Affine": 1, "Input": 1, "Output": 1}
+    thresholds = {float(node.v_threshold.flat[0]) for node in graph.nodes.values() if isinstance(node, nir.LIF)}
+    assert thresholds == {0.5, 1.0}
+    assert type(chain[1]) is LIFNode
+
+
+def test_nir_names_what_it_cannot_hold_and_the_way_out(network, many, tmp_path):
+    with pytest.raises(ExportError) as raised:
+        export(network, tmp_path / "a.nir", "nir", many[:1])
+    message = str(raised.value)
+    for part in ("BatchNorm2d", "MaxPool2d", "residual sums", "blocks.1.attention", "onnx or safetensors"):
+        assert part in message
+    assert not (tmp_path / "a.nir").exists()
+
+
+def test_what_spikingjellys_exporter_refuses_is_told(tmp_path):
+    chain = nn.Sequential(nn.Linear(3, 3), LIFNode(v_reset=None, step_mode="m"))
+    with pytest.raises(ExportError, match=r"does not cover Sequential: .*soft reset"):
+        export(chain, tmp_path / "a.nir", "nir", torch.rand(2, 1, 3))
+
+
+@pytest.mark.parametrize("to", ["onnx", "nir"])
+def test_a_missing_package_says_what_to_install(network, many, tmp_path, monkeypatch, to):
+    monkeypatch.setattr(deploy.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ExportError, match=r'pip install "sage-snn\[export\]"'):
+        export(network, tmp_path / "a", to, many[:1])
+
+
+def test_an_unknown_format_names_the_known_ones(network, many, tmp_path):
+    with pytest.raises(ExportError, match="onnx, nir, safetensors, official"):
+        export(network, tmp_path / "a", "tflite", many[:1])
+
+
+def test_an_unwritable_path_is_named(network, many, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ExportError, match=r"cannot write .*choose another path"):
+        export(network, tmp_path / "file" / "w.safetensors", "safetensors", many[:1])
