@@ -57,6 +57,23 @@ class HeadGini:
         return attention.gini(q[:, : self.images].detach(), k[:, : self.images].detach(), scale, self.temperature)
 
 
+@dataclass(frozen=True)
+class HeadStatistics:
+    """Entropy and Gini impurity per head at several temperatures from the same spikes, (2, temperatures, H) in a row."""
+
+    temperatures: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        for temperature in self.temperatures:
+            _require_positive("temperature", temperature)
+
+    def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """All values of all heads, float64, the heads innermost."""
+        q, k = q.detach(), k.detach()
+        entropies = [attention.entropy(q, k, scale, t, False) for t in self.temperatures]
+        return torch.cat([*entropies, *(attention.gini(q, k, scale, t) for t in self.temperatures)])
+
+
 @dataclass
 class Random:
     """Control: uniform noise per head that knows nothing of the network; its own generator, saved with the policy."""

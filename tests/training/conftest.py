@@ -12,6 +12,7 @@ TINY = {
     "train_images": 200,
     "test_images": 60,
     "batch_size": 16,
+    "lr": 2e-3,
     "model.depth": 2,
     "model.dim": 16,
     "model.heads": 2,

@@ -67,6 +67,32 @@ def test_a_run_leaves_what_it_promises(finished):
     assert applied["augmentations"]
 
 
+def test_observations_are_recorded_at_every_temperature_and_resume(tmp_path, tiny, monkeypatch):
+    settings = tiny | {"observe.temperatures": [0.25, 2.0], "policy.kind": "sage"}
+    run(tmp_path / "whole", settings)
+    seen = pd.read_parquet(tmp_path / "whole" / "observations" / "epoch-0001.parquet")
+    assert list(seen.columns) == ["step", "block", "temperature", "entropy", "gini"]
+    assert sorted(seen["step"].unique()) == [3, 4, 5]
+    assert sorted(seen["temperature"].unique()) == [0.25, 2.0]
+    signals = pd.read_parquet(tmp_path / "whole" / "signals" / "epoch-0001.parquet")
+    same = seen[seen["temperature"] == 0.25].reset_index()
+    assert all(a.tolist() == b.tolist() for a, b in zip(same["entropy"], signals["entropy"], strict=True))
+    steps = []
+
+    class StopInTheMiddle(loop_module.StopRequest):
+        @property
+        def asked(self):
+            steps.append(1)
+            return len(steps) == 5
+
+    monkeypatch.setattr(loop_module, "StopRequest", StopInTheMiddle)
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "parts", settings)
+    run(tmp_path / "parts", settings, resume=True)
+    again = pd.read_parquet(tmp_path / "parts" / "observations" / "epoch-0001.parquet")
+    pd.testing.assert_frame_equal(seen, again)
+
+
 def test_the_written_weights_need_no_library_of_ours(finished):
     weights = load_file(finished / "model.safetensors")
     assert weights["head.weight"].shape == (10, 16)

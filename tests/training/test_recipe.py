@@ -22,7 +22,7 @@ OFFICIAL_OPERATIONS = {"Equalize", "Rotate", "ShearX", "TranslateXRel", "Transla
 
 def small_model():
     recipe = load_recipe("digits", {"model.dim": 16, "model.heads": 2})
-    return recipe, build_model(recipe.model, load_data("digits"))
+    return recipe, build_model(recipe.model, **load_data("digits").shape)
 
 
 def test_everything_promised_ships():

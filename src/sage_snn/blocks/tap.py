@@ -13,13 +13,13 @@ class Tap:
     """Forward hooks on a block's query and key that add up its signal, weighted by rows, over the passes of a step.
 
     What is read: passes in training mode with gradients. A replay of activation checkpointing counts once: it is read
-    only when the first pass ran under no_grad (the reentrant kind).
+    only when the first pass ran under no_grad (the reentrant kind). A signal gives `per_head` values for each head.
     """
 
-    def __init__(self, block: Block, signal: Signal, device: torch.device) -> None:
-        self.block, self.signal = block, signal
-        # Preallocated and written in place, so that a compiled forward pass stays one graph: a sum per head, and rows.
-        self.sums = torch.zeros(block.heads + 1, dtype=torch.float64, device=device)
+    def __init__(self, block: Block, signal: Signal, device: torch.device, per_head: int = 1) -> None:
+        self.block, self.signal, self.per_head = block, signal, per_head
+        # Preallocated and written in place, so that a compiled forward pass stays one graph: the sums, and rows.
+        self.sums = torch.zeros(per_head * block.heads + 1, dtype=torch.float64, device=device)
         self.active, self.has_read, self.read_in_forward, self.replayed_after_step = True, False, False, False
         self._held: dict[str, Tensor] = {}
         self._handles: list[Any] = []
@@ -42,12 +42,15 @@ class Tap:
         rows = times * batch * tokens
         if rows == 0:
             return
-        if self.sums.device != q.device or len(self.sums) != heads + 1:
-            self.sums = torch.zeros(heads + 1, dtype=torch.float64, device=q.device)
+        width = self.per_head * heads
+        if self.sums.device != q.device or len(self.sums) != width + 1:
+            self.sums = torch.zeros(width + 1, dtype=torch.float64, device=q.device)
         with torch.no_grad():
             values = self.signal(q, k, self.block.scale).to(torch.float64)
-            if values.shape != (heads,):
-                raise ValueError(f"a signal must give one value per head, ({heads},), not {tuple(values.shape)}")
+            if values.shape != (width,):
+                raise ValueError(
+                    f"a signal must give {self.per_head} value per head, ({width},), not {tuple(values.shape)}"
+                )
             self.sums[:-1].add_(values, alpha=rows)
             self.sums[-1:].add_(rows)
         self.has_read = True

@@ -89,6 +89,11 @@ class Data:
         if not len(self.mean) == len(self.std) == self.channels:
             raise DataError(f"{self.name}: mean and std need {self.channels} values each")
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """What a network must know of the data."""
+        return {"classes": len(self.classes), "size": self.size, "channels": self.channels}
+
 
 def stratified(labels: Tensor, n: int, seed: int) -> Tensor:
     """Ascending indices of `n` items, each class in its share to within one, drawn from the seed alone."""

@@ -1,14 +1,19 @@
 """Row statistics of the attention map that spiking attention never forms, without keeping the map.
 
 q, k: (T, B, H, N, K) with T time steps, B batch, H heads, N tokens, K head width; scores S = scale * Q K^T.
-The map has T*B*H*N*N entries, so it is made in slices of at most `SLICE` entries and reduced at once.
+Spikes go to the C++ kernel, which counts coincidences as bits. For anything else, and as its twin, the map of T*B*H*N*N
+entries is made in slices of at most `SLICE` entries and reduced at once.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ctypes import c_double, c_int64
 
 import torch
 from torch import Tensor
+
+from . import native
+from .calls import ONES, function
 
 SLICE = 2**19  # 2 MB of float32: ten such blocks, and what malloc keeps of them, stay below 64 MB
 
@@ -36,9 +41,8 @@ def _entropy_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return top + z.log(), top + u / z
 
 
-@torch.library.custom_op("sage_snn::entropy", mutates_args=())
-def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
-    """Normalised entropy per head (H,), float64: over the keys of each query row, or over the whole map."""
+def entropy_twin(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool = False) -> Tensor:
+    """Normalised entropy per head (H,), float64, in plain torch and for any values of q and k."""
     times, batch, heads, tokens, _ = q.shape
     if tokens == 1:
         return q.new_zeros(heads, dtype=torch.float64)
@@ -61,9 +65,8 @@ def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: b
     return (total / (times * batch * rows * math.log(cells))).clamp(0, 1)
 
 
-@torch.library.custom_op("sage_snn::gini", mutates_args=())
-def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
-    """Gini impurity 1 - sum p^2 per head (H,), float64, averaged over query rows."""
+def gini_twin(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+    """Gini impurity per head (H,), float64, in plain torch and for any values of q and k."""
     times, batch, heads, tokens, _ = q.shape
     total = q.new_zeros(heads, dtype=torch.float64)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
@@ -74,6 +77,54 @@ def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     return total / (times * batch * tokens)
 
 
+def _counted(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Tensor] | None:
+    """Entropy and Gini impurity (S, H) by the C++ kernel, or None if it cannot take q and k: then the twin must."""
+    times, batch, heads, tokens, width = q.shape
+    takes = q.device.type == k.device.type == "cpu" and q.dtype in ONES and k.dtype in ONES and q.shape == k.shape
+    if not (takes and q.numel() and all(map(math.isfinite, factors)) and native.is_available()):
+        return None
+    found = torch.empty(2, len(factors), heads, dtype=torch.float64)
+    spikes = (
+        (t.data_ptr(), (c_int64 * 5)(*t.stride()), t.element_size(), ONES[t.dtype]) for t in (q.detach(), k.detach())
+    )
+    has_other_values = function("sage_attention")(
+        *(part for parts in spikes for part in parts),
+        *((c_int64 * 5)(times, batch, heads, tokens, width), (c_double * len(factors))(*factors), len(factors)),
+        *(found[0].data_ptr(), found[1].data_ptr(), torch.get_num_threads()),
+    )
+    if has_other_values:
+        return None
+    found /= times * batch * tokens
+    found[0] /= math.log(tokens) if tokens > 1 else 1
+    return found[0].clamp_(0, 1), found[1]
+
+
+@torch.library.custom_op("sage_snn::entropy", mutates_args=())
+def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
+    """Normalised entropy per head (H,), float64: over the keys of each query row, or over the whole map."""
+    counted = None if whole_map else _counted(q, k, [scale / temperature])
+    return entropy_twin(q, k, scale, temperature, whole_map) if counted is None else counted[0][0].clone()
+
+
+@torch.library.custom_op("sage_snn::gini", mutates_args=())
+def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+    """Gini impurity 1 - sum p^2 per head (H,), float64, averaged over query rows."""
+    counted = _counted(q, k, [scale / temperature])
+    return gini_twin(q, k, scale, temperature) if counted is None else counted[1][0].clone()
+
+
+@torch.library.custom_op("sage_snn::attention_statistics", mutates_args=())
+def attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Entropy over keys and Gini impurity, each (S, H) float64, of S temperatures from one pass over the spikes."""
+    counted = _counted(q, k, [scale / temperature for temperature in temperatures])
+    if counted is not None:
+        return counted[0].clone(), counted[1].clone()
+    return (
+        torch.stack([entropy_twin(q, k, scale, temperature) for temperature in temperatures]),
+        torch.stack([gini_twin(q, k, scale, temperature) for temperature in temperatures]),
+    )
+
+
 @entropy.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
     return q.new_empty(q.shape[2], dtype=torch.float64)
@@ -82,3 +133,9 @@ def _(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -
 @gini.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     return q.new_empty(q.shape[2], dtype=torch.float64)
+
+
+@attention_statistics.register_fake  # pyright: ignore[reportUnknownMemberType]
+def _(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
+    shape = len(temperatures), q.shape[2]
+    return q.new_empty(shape, dtype=torch.float64), q.new_empty(shape, dtype=torch.float64)

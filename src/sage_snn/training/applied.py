@@ -38,6 +38,7 @@ def facts(run: "Training") -> dict[str, Any]:
         "ranks": ranks,
         "threads": torch.get_num_threads(),
         "steps_per_epoch": run.steps_per_epoch,
+        "shape": run.data.shape,
         "train_images": len(run.data.train),
         "test_images": len(run.data.test),
         "augmentations": describe(recipe.augmentation, run.data),

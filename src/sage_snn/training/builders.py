@@ -1,5 +1,6 @@
 """From a recipe to the things that train: model, policy, optimizer, schedule."""
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -7,7 +8,6 @@ from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImpor
 from timm.scheduler.cosine_lr import CosineLRScheduler
 from torch import nn
 
-from ..data import Data
 from ..laws import DeadZoneTanh
 from ..models import spikformer
 from ..policies import SAGE, Fixed, Learnable, Policy
@@ -18,10 +18,10 @@ from .recipe import ModelConfig, PolicyConfig, Recipe
 MODELS = {"spikformer": spikformer}
 
 
-def build_model(config: ModelConfig, data: Data) -> nn.Module:
-    """The network for this data."""
+def build_model(config: ModelConfig, *, classes: int, size: int, channels: int) -> nn.Module:
+    """The network for images of this size."""
     sizes = config.model_dump(exclude={"name"})
-    return MODELS[config.name](**sizes, num_classes=len(data.classes), image_size=data.size, in_channels=data.channels)
+    return MODELS[config.name](**sizes, num_classes=classes, image_size=size, in_channels=channels)
 
 
 def build_signal(config: PolicyConfig, seed: int) -> Signal:
@@ -45,11 +45,16 @@ def build_policy(config: PolicyConfig, model: nn.Module, steps_per_epoch: int, s
         warmup_steps=round(config.warmup_epochs * steps_per_epoch),
         signal=build_signal(config, seed),
         spread=config.spread,
-        statistics=Statistics(decay=config.decay, center=config.center),
-        law=DeadZoneTanh(gain=config.gain, dead_zone=config.dead_zone, low=config.low, high=config.high),
+        statistics=Statistics(**_chosen(Statistics, config)),
+        law=DeadZoneTanh(**_chosen(DeadZoneTanh, config)),
         neurons=config.neurons,
         every=config.every,
     )
+
+
+def _chosen(kind: type, config: PolicyConfig) -> dict[str, Any]:
+    """The fields of a dataclass that the recipe has under the same name."""
+    return {field.name: getattr(config, field.name) for field in fields(kind) if hasattr(config, field.name)}
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.optim.Optimizer:

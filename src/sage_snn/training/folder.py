@@ -35,7 +35,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
-        self.signals = self.path / "signals"
+        self.signals, self.observations = self.path / "signals", self.path / "observations"
         self.metrics_file = self.path / "metrics.jsonl"
         self.weights, self.best_weights = self.path / "model.safetensors", self.path / "best.safetensors"
 
@@ -91,7 +91,7 @@ class RunFolder:
         """Drop what was written for this epoch and later ones, which will be trained again."""
         kept = [line for line in self.metrics() if line["epoch"] < epoch]
         write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for part in self.signals.glob("epoch-*.parquet"):
+        for part in (*self.signals.glob("epoch-*.parquet"), *self.observations.glob("epoch-*.parquet")):
             if int(part.stem.removeprefix("epoch-")) >= epoch:
                 part.unlink()
 
@@ -113,7 +113,12 @@ class RunFolder:
 
     def _is_mine(self) -> bool:
         """Left by a run that was stopped before it wrote its recipe."""
-        return {entry.name for entry in self.path.iterdir()} <= {"checkpoints", "signals", "tensorboard", ".writable"}
+        return {entry.name for entry in self.path.iterdir()} <= {
+            "checkpoints",
+            "signals",
+            "observations",
+            "tensorboard",
+        }
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from .display import Display
 from .evaluation import evaluate, firing_rates
 from .failure import NonFiniteError, explain, has_finite_gradients
 from .folder import RunError, RunFolder, refusing_to_lose, write_atomically
+from .observer import Observer
 from .recipe import Recipe, load_recipe
 from .recorder import Curves, Recorder
 from .weights import load_weights
@@ -86,7 +87,7 @@ class Training:
             per_class=recipe.per_class,
         )
         self._build_loaders()
-        self.network = build_model(recipe.model, self.data)
+        self.network = build_model(recipe.model, **self.data.shape)
         if init_from is not None:
             load_weights(self.network, init_from)
         self.network.to(fabric.device)
@@ -95,6 +96,7 @@ class Training:
         self.schedule = build_schedule(recipe, optimizer)
         self.model, self.optimizer = fabric.setup(self.network, optimizer)
         self.recorder = Recorder(folder.signals, self.policy)
+        self.observer = Observer(folder.observations, self.network, recipe.observe.temperatures, fabric.device)
         self.epoch = self.step = 0  # the step counts within the epoch
         self.loss_sum, self.seconds, self.best = 0.0, 0.0, 0.0
         self.epoch_seconds = 0.0
@@ -127,6 +129,7 @@ class Training:
             self.optimizer.zero_grad()
             self.policy.step()
             self.recorder.record(self.epoch * self.steps_per_epoch + self.step)
+            self.observer.record(self.epoch * self.steps_per_epoch + self.step)
             self.step += 1
             self.loss_sum += loss
             now = time.monotonic()
@@ -166,6 +169,7 @@ class Training:
             "seconds": self.epoch_seconds,
             "images_per_second": self.steps_per_epoch * self.recipe.batch_size / self.epoch_seconds,
         }
+        self.observer.write(self.epoch, is_writer=self.fabric.is_global_zero)
         improved = metrics["test_top1"] > self.best
         self.best = max(self.best, metrics["test_top1"])
         if self.fabric.is_global_zero:
@@ -200,6 +204,7 @@ class Training:
                 write_atomically(self.folder.weights, save(self._weights()))
                 self.folder.write_summary(summary)
         self.policy.remove()
+        self.observer.remove()
         self.display.say(
             f"finished: top-1 {summary['last_top1']:.2f} % (best epoch {self.best:.2f} %), "
             f"{self.seconds:.0f} s of training; everything is in {self.folder.path}"
@@ -222,6 +227,7 @@ class Training:
             "policy": self.policy.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
             "recorder": self.recorder.state_dict(),
+            "observer": self.observer.state_dict(),
         }
         with refusing_to_lose(self.folder):
             save_checkpoint(self.folder.checkpoints, self.epoch * self.steps_per_epoch + self.step, state)
@@ -236,6 +242,7 @@ class Training:
             self.policy.load_state_dict(state["policy"])
             self.fabric.strategy.precision.load_state_dict(state["precision"])
             self.recorder.load_state_dict(state["recorder"])
+            self.observer.load_state_dict(state["observer"])
         if self.fabric.is_global_zero:
             self.folder.cut_after(self.epoch)
 

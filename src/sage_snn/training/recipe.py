@@ -55,11 +55,18 @@ class PolicyConfig(_Part):
     spread: Literal["std", "sample_std", "mean"] = "std"
     temperature: float = Field(default=0.25, gt=0)
     decay: float = Field(default=0.95, ge=0, lt=1)
+    first: Literal["observation", "zero"] = "observation"
+    running: Literal["cumulative", "exponential"] = "cumulative"
+    momentum: float = Field(default=0.01, gt=0, le=1)
+    restart: bool = False
+    eps: float = Field(default=1e-8, ge=0)
+    relative_eps: bool = False
     center: bool = True
     gain: float = 0.5
     dead_zone: float = Field(default=0.25, ge=0)
     low: float = Field(default=3.0, gt=0)
     high: float = Field(default=5.0, gt=0)
+    continuous: bool = False
     neurons: Literal["block", "attention", "all"] = "block"
     every: int = Field(default=1, ge=1)
     warmup_epochs: float = Field(default=1.0, ge=0)
@@ -69,6 +76,19 @@ class PolicyConfig(_Part):
         if not self.low <= 4.0 <= self.high:
             raise ValueError(f"low ({self.low}) and high ({self.high}) must hold the base slope 4 between them")
         return self
+
+
+class ObserveConfig(_Part):
+    """What to record of the attention besides what the policy reads, at each of these temperatures."""
+
+    temperatures: tuple[float, ...] = ()
+
+    @field_validator("temperatures")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not temperature > 0 for temperature in value):
+            raise ValueError("temperatures must be positive")
+        return value
 
 
 class Recipe(_Part):
@@ -84,6 +104,7 @@ class Recipe(_Part):
     model: ModelConfig = Field(default_factory=ModelConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     augmentation: Augmentation = Field(default_factory=Augmentation)  # pyright: ignore[reportArgumentType]
+    observe: ObserveConfig = Field(default_factory=ObserveConfig)
     epochs: int = Field(default=300, ge=1)
     warmup_epochs: int = Field(default=20, ge=0)
     cooldown_epochs: int = Field(default=10, ge=0)

@@ -69,7 +69,7 @@ class Run:
 
     def network(self, which: Which = "last") -> nn.Module:
         """The network in eval mode without a policy: after its last epoch (or step, if unfinished), or at its best."""
-        network = build_model(self.recipe.model, self.data)
+        network = build_model(self.recipe.model, **(self.folder.applied().get("shape") or self.data.shape))
         path = self.folder.best_weights if which == "best" else self.folder.weights
         if path.is_file():
             load_weights(network, path)

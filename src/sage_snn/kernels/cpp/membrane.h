@@ -40,20 +40,26 @@ struct Affine {
     F operator()(F x) const { return (x - shift) * gain + offset; }
 };
 
+// a * b + c; with one rounding where the processor has it. Only where forward and backward need not agree to the bit.
+inline float multiply_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 // exp(x) for x <= 0, within 2 units in the last place; below the smallest normal number it is 0; NaN stays NaN.
 inline float exp_negative(float x) {
     const float lowest = -87.3365f;
-    const float clamped = x < lowest ? lowest : x;           // false for NaN, which passes
-    const float shifted = clamped * 1.44269504f + 12582912.f;  // 1.5 * 2^23: the integer lands in the low bits
-    const float n = shifted - 12582912.f;
-    const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.f;
+    const float clamped = x < lowest ? lowest : x;  // false for NaN, which passes
+    // Adding 1.5 * 2^23 rounds to an integer, which lands in the low bits.
+    const float shifted = multiply_add(clamped, 1.44269504f, 12582912.f), n = shifted - 12582912.f;
+    const float r = multiply_add(n, 2.12194440e-4f, multiply_add(n, -0.693359375f, clamped)), square = r * r;
+    const float high = multiply_add(1.9875691500e-4f, r, 1.3981999507e-3f);
+    const float middle = multiply_add(8.3334519073e-3f, r, 4.1665795894e-2f);
+    const float low = multiply_add(1.6666665459e-1f, r, 5.0000001201e-1f);
+    const float p = multiply_add(multiply_add(multiply_add(high, square, middle), square, low), square, r) + 1.f;
     std::uint32_t bits;
     std::memcpy(&bits, &shifted, sizeof bits);
     bits = (bits + 127u) << 23;  // 2^n by its bits: what stood above the integer is shifted out

@@ -1,0 +1,41 @@
+"""Spikes as bits, 64 to a word: a thirty-second of float32, for what has to be kept between forward and backward."""
+
+import torch
+from torch import Tensor
+
+from . import native
+from .calls import ONES, SUFFIX, function
+
+_WORD = 64
+
+
+def pack_bits(spikes: Tensor) -> Tensor | None:
+    """Bits (words,) int64 of spikes of any shape, in the order of a contiguous tensor; None if a value is not 0 or 1."""
+    words = -(-spikes.numel() // _WORD)
+    if spikes.device.type != "cpu" or spikes.dtype not in ONES or not native.is_available():
+        return _pack_twin(spikes.detach(), words)
+    values = spikes.detach().contiguous()
+    packed = torch.empty(words, dtype=torch.int64)
+    arguments = values.data_ptr(), values.element_size(), ONES[values.dtype], values.numel(), packed.data_ptr()
+    return None if function("sage_pack_bits")(*arguments, torch.get_num_threads()) else packed
+
+
+def unpack_bits(packed: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Spikes of the given shape and dtype, contiguous."""
+    count = 1
+    for size in shape:
+        count *= size
+    if packed.device.type != "cpu" or dtype not in SUFFIX or not native.is_available():
+        places = torch.arange(_WORD, device=packed.device)
+        return (packed.unsqueeze(-1) >> places & 1).flatten()[:count].to(dtype).view(shape)
+    spikes = torch.empty(shape, dtype=dtype)
+    function("sage_unpack_bits", dtype)(packed.data_ptr(), count, spikes.data_ptr(), torch.get_num_threads())
+    return spikes
+
+
+def _pack_twin(spikes: Tensor, words: int) -> Tensor | None:
+    if not ((spikes == 0) | (spikes == 1)).all():
+        return None
+    bits = torch.zeros(words * _WORD, dtype=torch.int64, device=spikes.device)
+    bits[: spikes.numel()] = spikes.reshape(-1).to(torch.int64)
+    return (bits.view(words, _WORD) << torch.arange(_WORD, device=spikes.device)).sum(-1)
