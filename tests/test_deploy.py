@@ -1,13 +1,15 @@
 import collections
+import importlib.util
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from spikingjelly.activation_based import layer, neuron
+from spikingjelly.activation_based import functional, layer, neuron
 from torch import nn
 
-from sage_snn import SAGE, LIFNode, deploy
-from sage_snn.deploy import ExportError, PlainLIF, export, onnx_agreement
+from sage_snn import SAGE, LIFNode
+from sage_snn.deploy import ExportError, accelerate, export, fuse, onnx_agreement
+from sage_snn.deploy.export import PlainLIF
 from sage_snn.models import load_official_state_dict
 
 onnx = pytest.importorskip("onnx")
@@ -148,7 +150,7 @@ def test_what_spikingjellys_exporter_refuses_is_told(tmp_path):
 
 @pytest.mark.parametrize("to", ["onnx", "nir"])
 def test_a_missing_package_says_what_to_install(network, many, tmp_path, monkeypatch, to):
-    monkeypatch.setattr(deploy.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ExportError, match=r'pip install "sage-snn\[export\]"'):
         export(network, tmp_path / "a", to, many[:1])
 
@@ -162,3 +164,95 @@ def test_an_unwritable_path_is_named(network, many, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ExportError, match=r"cannot write .*choose another path"):
         export(network, tmp_path / "file" / "w.safetensors", "safetensors", many[:1])
+
+
+@pytest.fixture
+def trained(ours, images):
+    """BatchNorm has seen data, so that neurons fire in eval mode too."""
+    return lively(ours(), images)
+
+
+def lively(model, batch):
+    """BatchNorm that knows the data and is shifted, so that many neurons fire in eval mode."""
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.bias.fill_(1.0)
+        for _ in range(30):
+            model(batch * 2)
+            functional.reset_net(model)
+    return model.eval()
+
+
+def spikes_of(model, batch):
+    seen = []
+    nodes = [m for m in model.modules() if isinstance(m, neuron.LIFNode)]
+    handles = [m.register_forward_hook(lambda m, a, out: seen.append(out.detach().flatten())) for m in nodes]
+    with torch.no_grad():
+        logits = model(batch)
+    for handle in handles:
+        handle.remove()
+    functional.reset_net(model)
+    return logits, torch.cat(seen)
+
+
+@pytest.mark.parametrize("form", ["cifar", "imagenet"])
+def test_the_deployment_form_fires_the_same_spikes(ours, images, form):
+    model = lively(ours(form=form), images).double()
+    logits, spikes = spikes_of(model, images.double() * 2)
+    folded, folded_spikes = spikes_of(fuse(model), images.double() * 2)
+    assert spikes.mean() > 0.01
+    assert torch.equal(spikes, folded_spikes)
+    torch.testing.assert_close(logits, folded, rtol=1e-9, atol=1e-9)
+
+
+def test_the_deployment_form_has_no_batch_norm_and_no_gradient_and_the_model_is_untouched(trained):
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    fused = fuse(trained)
+    norms = nn.modules.batchnorm._BatchNorm
+    assert not any(isinstance(m, norms) for m in fused.modules())
+    assert any(isinstance(m, norms) for m in trained.modules())
+    assert not any(p.requires_grad for p in fused.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in trained.state_dict().items())
+
+
+def test_an_image_runs_through_the_first_convolution_once(trained, images):
+    calls = []
+    fused = fuse(trained)
+    for model in (trained, fused):
+        model.stem.stages[0].synapse.register_forward_hook(lambda m, a, out: calls.append(len(a[0])))
+        model(images)
+    assert calls == [4, 4]
+
+
+def test_spikingjellys_containers_are_folded_too(jelly, images):
+    model = lively(jelly(), images).double()
+    logits, spikes = spikes_of(model, images.double() * 2)
+    folded, folded_spikes = spikes_of(fuse(model), images.double() * 2)
+    assert spikes.mean() > 0.01
+    assert torch.equal(spikes, folded_spikes)
+    torch.testing.assert_close(logits, folded, rtol=1e-9, atol=1e-9)
+
+
+def test_accelerated_nodes_are_the_same_objects_and_give_equal_gradients(jelly, images):
+    plain, fast = jelly().double(), jelly().double()
+    nodes = [m for m in fast.modules() if type(m) is neuron.LIFNode]
+    hooked = []
+    nodes[0].register_forward_hook(lambda *_: hooked.append(1))
+    assert accelerate(fast) is fast
+    assert all(type(node) is LIFNode for node in nodes)
+    assert nodes == [m for m in fast.modules() if isinstance(m, neuron.LIFNode)]
+    for model in (plain, fast):
+        model(images.double() * 2).mean(0).square().sum().backward()
+        functional.reset_net(model)
+    assert hooked == [1]
+    for mine, theirs in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_sage_attaches_to_an_accelerated_model_with_tensor_slopes(jelly, images):
+    model = accelerate(jelly())
+    with SAGE(model, warmup_steps=0) as sage:
+        model(images)
+        sage.step()
+        assert "10 nodes of ours, slope in a tensor" in sage.describe()

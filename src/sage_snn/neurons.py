@@ -6,13 +6,17 @@ from typing import Any
 
 import torch
 from spikingjelly.activation_based import neuron, surrogate
-from torch import Tensor
+from torch import Tensor, nn
 
+from .kernels import native
 from .kernels.lif import Membrane, lif
+from .kernels.norm_lif import batch_norm_lif
 from .surrogate import SHAPES, Slope
 
+FUSED_SHAPES = ("Sigmoid", "ATan")
 
-def surrogate_shape(node: torch.nn.Module) -> str | None:
+
+def surrogate_shape(node: nn.Module) -> str | None:
     """Name of the node's surrogate if it is one of SpikingJelly's own that we know with a tensor slope, else None."""
     function = getattr(node, "surrogate_function", None)
     known = type(function).__module__ == surrogate.__name__ and type(function).__name__ in SHAPES
@@ -32,7 +36,7 @@ class LIFNode(neuron.LIFNode):
         decay_input: bool = True,
         v_threshold: float = 1.0,
         v_reset: float | None = 0.0,
-        surrogate_function: torch.nn.Module | None = None,
+        surrogate_function: nn.Module | None = None,
         detach_reset: bool = False,
         step_mode: str = "s",
         store_v_seq: bool = False,
@@ -73,8 +77,11 @@ class LIFNode(neuron.LIFNode):
         spikes, v = self._fire(inputs[0], states[0])
         return (spikes,), (v, *states[1:])
 
-    def multi_step_forward(self, x_seq: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Spikes (T, ...) of the currents (T, ...)."""
+    def multi_step_forward(self, x_seq: Tensor, *args: Any, norm: nn.Module | None = None, **kwargs: Any) -> Any:
+        """Spikes (T, ...) of the currents (T, ...), or of `norm(currents)` in one kernel: see `why_not_fused`."""
+        if norm is not None:
+            spikes = batch_norm_lif(norm, x_seq.flatten(0, 1), *self._constants(), len(x_seq), self._shape)
+            return spikes.unflatten(0, (len(x_seq), -1))
         if self.store_v_seq and self.slope is not None:
             with self._slope_step_by_step(self.slope, len(x_seq)):
                 spikes = super().multi_step_forward(x_seq, *args, **kwargs)
@@ -83,6 +90,20 @@ class LIFNode(neuron.LIFNode):
         if not self.carry_state:
             self._memories["v"] = self._rest
         return spikes
+
+    def why_not_fused(self, norm: nn.Module, x: Tensor | None = None) -> str | None:
+        """None if this node may normalise its currents itself, from rest and in one kernel; else the reason."""
+        if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d):
+            return f"{type(norm).__name__} is not a plain BatchNorm"
+        if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
+            return "the BatchNorm has hooks"
+        if self.carry_state or self.store_v_seq or self.step_mode != "m":
+            return "the node keeps its membrane"
+        if surrogate_shape(self) not in FUSED_SHAPES:
+            return "the kernel lacks the surrogate's shape"
+        if x is not None and x.device.type != "cpu":
+            return "the kernel is for CPUs"
+        return None if native.is_available() else native.status()
 
     @contextmanager
     def _slope_step_by_step(self, slope: Slope, steps: int) -> Iterator[None]:
@@ -103,18 +124,25 @@ class LIFNode(neuron.LIFNode):
         return self.slope is None and (x.is_cuda or surrogate_shape(self) is None)
 
     def _fire(self, x_seq: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        slope, membrane = self._constants()
+        return lif(x_seq, v, slope, membrane, self._shape)
+
+    @property
+    def _shape(self) -> str:
         shape = surrogate_shape(self)
         assert shape is not None, "a policy gives a slope only to nodes whose surrogate shape is known"
+        return shape
+
+    def _constants(self) -> tuple[Tensor, Membrane]:
         alpha: Any = self.surrogate_function.alpha
         # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
         captured = torch.compiler.is_compiling() and not self.training
         slope = torch.tensor(float(alpha), dtype=torch.float64) if self.slope is None or captured else self.slope()
-        membrane = Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset)
-        return lif(x_seq, v, slope, membrane, shape)
+        return slope, Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset)
 
 
 @contextmanager
-def spikingjelly_nodes(network: torch.nn.Module) -> Iterator[torch.nn.Module]:
+def spikingjelly_nodes(network: nn.Module) -> Iterator[nn.Module]:
     """Inside, the network's nodes are plain SpikingJelly ones: its NIR export looks nodes up by exact type."""
     nodes: list[Any] = [node for node in network.modules() if type(node) is LIFNode]
     for node in nodes:

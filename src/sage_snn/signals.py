@@ -59,7 +59,7 @@ class HeadGini:
 
 @dataclass(frozen=True)
 class HeadStatistics:
-    """Entropy and Gini impurity per head at several temperatures from the same spikes, (2, temperatures, H) in a row."""
+    """Entropy and Gini impurity per head at several temperatures from the same spikes: (2, temperatures, H), flat."""
 
     temperatures: tuple[float, ...]
 

@@ -87,12 +87,12 @@ def _counted(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Te
     spikes = (
         (t.data_ptr(), (c_int64 * 5)(*t.stride()), t.element_size(), ONES[t.dtype]) for t in (q.detach(), k.detach())
     )
-    has_other_values = function("sage_attention")(
+    refused = function("sage_attention")(
         *(part for parts in spikes for part in parts),
         *((c_int64 * 5)(times, batch, heads, tokens, width), (c_double * len(factors))(*factors), len(factors)),
         *(found[0].data_ptr(), found[1].data_ptr(), torch.get_num_threads()),
     )
-    if has_other_values:
+    if refused:
         return None
     found /= times * batch * tokens
     found[0] /= math.log(tokens) if tokens > 1 else 1

@@ -28,8 +28,23 @@ class NormLIF(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Spikes of all time steps."""
-        times = x.shape[0]
-        return self.lif(self.norm(self.synapse(x.flatten(0, 1))).unflatten(0, (times, -1)))
+        return self.fire(self.synapse(x.flatten(0, 1)), len(x))
+
+    def forward_static(self, x: Tensor, times: int) -> Tensor:
+        """The same for an input (B, C, ...) that does not change over time: its synapses work once."""
+        return self.fire(self.synapse(x).expand(times, *(-1,) * x.ndim).flatten(0, 1), times)
+
+    def fire(self, currents: Tensor, times: int) -> Tensor:
+        """Spikes (T, B, C', ...) of the synapses' output (T*B, C', ...)."""
+        if self.why_not_fused(currents) is None:
+            return self.lif(currents.unflatten(0, (times, -1)), norm=self.norm)
+        return self.lif(self.norm(currents).unflatten(0, (times, -1)))
+
+    def why_not_fused(self, x: Tensor | None = None) -> str | None:
+        """None if normalisation and neuron run in one kernel, else the reason."""
+        if not isinstance(self.lif, LIFNode):
+            return f"{type(self.lif).__name__} is not our node"
+        return self.lif.why_not_fused(self.norm, x)
 
 
 def _conv(inputs: int, outputs: int, lif: Neuron) -> NormLIF:
@@ -52,10 +67,10 @@ class Stem(nn.Module):
         self.pooled_stages = int(math.log2(patch_size))
         self.position = _conv(dim, dim, lif)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(T, B, C, height, width) -> tokens (T, B, C, N)."""
+    def forward(self, x: Tensor, times: int | None = None) -> Tensor:
+        """Events (T, B, C, height, width), or images (B, C, height, width) for `times` steps -> tokens (T, B, C, N)."""
         for index, stage in enumerate(self.stages):
-            x = stage(x)
+            x = stage(x) if index or times is None else stage.forward_static(x, times)
             if index >= len(self.stages) - self.pooled_stages:
                 x = self.pool(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         return (x + self.position(x)).flatten(3)
@@ -145,10 +160,8 @@ class Spikformer(nn.Module):
     def forward_features(self, x: Tensor) -> Tensor:
         """Mean over tokens after the last block, (T, B, C)."""
         self._check_input(x)
-        if x.ndim == 4:
-            x = x.unsqueeze(0).expand(self.time_steps, -1, -1, -1, -1)
         self._rest()
-        x = self.stem(x)
+        x = self.stem(x, self.time_steps if x.ndim == 4 else None)
         for block in self.blocks:
             x = block(x)
         return x.mean(-1)

@@ -1,8 +1,8 @@
 // Entropy and Gini impurity of attention rows straight from the spikes of query and key, (T, B, H, N, K).
 //
 // A score is the number of features that fire in both tokens. For a query token the counts of 64 key tokens are added up
-// at once: one bit of each of 64 counters to a word, one addition per feature that fires in the query. What a row
-// needs is how often each count occurs; exp is a table over counts. There is never a map, nor an exp or log per entry.
+// at once: one bit of each of 64 counters to a word, one logical addition for eight queries. What a row needs is how
+// often each count occurs; exp is a table over counts. There is never a map, nor an exp or log per entry.
 #include <atomic>
 #include <cmath>
 #include <vector>
@@ -44,101 +44,156 @@ struct Spikes {
     }
 };
 
-// exp and what goes with it by the distance of a count from the row's largest exponent, for one temperature.
-struct Table {
-    bool rising;                           // a larger count weighs more
-    std::vector<double> weight, moment, square;
+// Eight rows at a time, one to a lane. (Vectors of the compiler, GCC's and Clang's alike, on any processor.)
+constexpr int ROWS = 8;
+typedef Word Lanes __attribute__((vector_size(ROWS * sizeof(Word))));
+typedef double Reals __attribute__((vector_size(ROWS * sizeof(double))));
 
-    Table(double factor, Index width) : rising(factor >= 0) {
-        for (Index d = 0; d <= width; ++d) {
-            const double x = -std::fabs(factor) * double(d), w = std::exp(x);
-            weight.push_back(w), moment.push_back(w > 0 ? x * w : 0), square.push_back(w * w);
+// Weights of the counts 0..K for one temperature, about the middle count, so that neither end leaves the range of double.
+struct Table {
+    std::vector<double> weight, moment, square;
+    double reach;  // of log Z
+
+    Table(double factor, const Sizes& s) : reach(std::fabs(factor) * double(s.width) / 2 + std::log(double(s.tokens))) {
+        for (Index c = 0; c <= s.width; ++c) {
+            const double x = factor * (double(c) - double(s.width) / 2), w = std::exp(x);
+            weight.push_back(w), moment.push_back(x * w), square.push_back(w * w);
         }
     }
 };
+
+constexpr double REACH = 330;  // exp(2 * REACH) and products of Z up to it are finite
 
 struct Sums {
-    double log_z = 0, mean = 0, impurity = 0, product = 1;
+    double entropy = 0, impurity = 0;
+};
 
-    // Z lies in [1, N]: logarithms are taken of products of many of them.
-    void add(const Table& table, const Index* histogram, Index lowest, Index highest) {
-        double z = 0, u = 0, squares = 0;
-        for (Index c = lowest; c <= highest; ++c) {
-            const size_t d = size_t(table.rising ? highest - c : c - lowest);
-            const double n = double(histogram[c]);
-            z += n * table.weight[d], u += n * table.moment[d], squares += n * table.square[d];
+// sum and carry of three bits, 64 times in every lane
+inline void add_bits(Lanes& sum, Lanes& carry, const Lanes& a, const Lanes& b) {
+    const Lanes either = sum ^ a;
+    carry = (sum & a) | (either & b);
+    sum = either ^ b;
+}
+
+inline Reals popcount(const Lanes& bits) {
+    Word words[ROWS];
+    std::memcpy(words, &bits, sizeof words);
+    for (int j = 0; j < ROWS; ++j) words[j] = Word(__builtin_popcountll(words[j])) | 0x4330000000000000u;
+    Reals shifted;  // 2^52 + count, by its bits: faster than converting
+    std::memcpy(&shifted, words, sizeof shifted);
+    return shifted - 4503599627370496.0;
+}
+
+// Counters of one word of 64 keys for eight queries: bit l of every count is in counter[l].
+struct Counters {
+    static constexpr int LEVELS = 24;
+    Lanes counter[LEVELS];
+    int levels;  // counter[l] for l >= levels is all zero and not set
+
+    // query: bits of the features of eight tokens, `words(K)` apart; planes: 64 keys to a feature, `row` apart.
+    // The number of features is a multiple of eight: what is beyond K never fires.
+    void count(const Word* query, Index token_words, const Word* planes, Index row, Index features) {
+        Lanes ones = {}, twos = {}, fours = {};
+        levels = 3;
+        for (Index f = 0; f < features; f += 8) {
+            Lanes x[8], token, two[2], four[2], eight;
+            for (int j = 0; j < ROWS; ++j) token[j] = query[j * token_words + f / WORD];
+            for (int i = 0; i < 8; ++i) x[i] = (0 - (token >> (f % WORD + i) & 1)) & planes[(f + i) * row];
+            for (int half = 0; half < 2; ++half) {
+                add_bits(ones, two[0], x[half * 4], x[half * 4 + 1]);
+                add_bits(ones, two[1], x[half * 4 + 2], x[half * 4 + 3]);
+                add_bits(twos, four[half], two[0], two[1]);
+            }
+            add_bits(fours, eight, four[0], four[1]);
+            add_eight(eight);
         }
-        const double inverse = 1 / z;
-        mean += u * inverse;
-        impurity += 1 - squares * inverse * inverse;
-        product *= z;
-        if (product > 1e150) flush();
+        counter[0] = ones, counter[1] = twos, counter[2] = fours;
+        while (levels && !any(counter[levels - 1])) --levels;
     }
 
-    void flush() {
-        log_z += std::log(product);
-        product = 1;
+    void add_eight(Lanes carry) {
+        for (int l = 3; l < LEVELS && any(carry); ++l) {
+            if (l == levels) counter[levels++] = Lanes{};
+            const Lanes both = counter[l] & carry;
+            counter[l] ^= carry;
+            carry = both;
+        }
+    }
+
+    static bool any(const Lanes& bits) {
+        Word all = 0;
+        for (int j = 0; j < ROWS; ++j) all |= bits[j];
+        return all != 0;
+    }
+
+    // Which keys have exactly this count.
+    Lanes equal(Index count) const {
+        Lanes found = ~Lanes{};
+        for (int l = 0; l < levels; ++l) found &= (count >> l & 1) ? counter[l] : ~counter[l];
+        return found;
     }
 };
 
-inline int bit_width(Index value) {
-    int bits = 0;
-    for (; value; value >>= 1) ++bits;
-    return bits;
-}
-
-inline Index popcount(Word word) { return __builtin_popcountll(word); }
-
-// histogram[c] = key tokens that share c features with the query token; planes: K rows of N bits.
-void count_row(const Index* features, Index fired, const Word* planes, Index tokens, Index* histogram) {
-    const int levels = bit_width(fired);
-    const Index row = words(tokens);
-    for (Index c = 0; c <= fired; ++c) histogram[c] = 0;
-    for (Index w = 0; w < row; ++w) {
-        Word counter[WORD] = {};  // bit l of every token's count is in counter[l]
-        for (Index i = 0; i < fired; ++i) {
-            Word carry = planes[features[i] * row + w];
-            for (int l = 0; carry && l < levels; ++l) {
-                const Word both = counter[l] & carry;
-                counter[l] ^= carry;
-                carry = both;
-            }
-        }
-        for (Index c = 0; c <= fired; ++c) {
-            Word equal = ~Word(0);
-            for (int l = 0; l < levels; ++l) equal &= (c >> l & 1) ? counter[l] : ~counter[l];
-            histogram[c] += popcount(equal);
-        }
-    }
-    histogram[0] -= row * WORD - tokens;  // bits beyond the last token count nothing
-}
+struct Totals {  // of eight rows and one temperature
+    Reals z, u, squares;
+};
 
 struct Worker {  // of one thread
     std::vector<Word> packed, query, planes;
-    std::vector<Index> features, histogram;
+    std::vector<Totals> totals;
 
     bool run(const Sizes& s, const Spikes& q, const Spikes& k, Index map, const std::vector<Table>& tables,
              std::vector<Sums>& sums) {
         if (!q.pack(s, map, true, packed, query) || !k.pack(s, map, false, packed, planes)) return false;
-        features.resize(size_t(s.width)), histogram.resize(size_t(s.width + 1));
-        for (Index n = 0; n < s.tokens; ++n) {
-            const Index fired = active(&query[size_t(n * words(s.width))], s.width);
-            count_row(features.data(), fired, planes.data(), s.tokens, histogram.data());
-            Index lowest = 0, highest = fired;
-            while (!histogram[size_t(lowest)]) ++lowest;
-            while (!histogram[size_t(highest)]) --highest;
-            for (size_t i = 0; i < tables.size(); ++i) sums[i].add(tables[i], histogram.data(), lowest, highest);
+        const Index features = (s.width + 7) / 8 * 8, token_words = words(s.width);
+        planes.resize(size_t(features * words(s.tokens)), 0);
+        for (Index f = s.width; f < features; ++f)
+            for (Index w = 0; w < words(s.tokens); ++w) planes[size_t(f * words(s.tokens) + w)] = 0;
+        query.resize(size_t((s.tokens + ROWS) * token_words));  // the last eight may be fewer; theirs are not read
+        for (Index first = 0; first < s.tokens; first += ROWS) {
+            weigh(s, &query[size_t(first * token_words)], features, tables);
+            const Index rows = s.tokens - first < ROWS ? s.tokens - first : ROWS;
+            for (size_t i = 0; i < tables.size(); ++i) reduce(totals[i], rows, tables[i], sums[i]);
         }
-        for (Sums& sum : sums) sum.flush();
         return true;
     }
 
-    Index active(const Word* token, Index width) {
-        Index fired = 0;
-        for (Index w = 0; w < words(width); ++w)
-            for (Word rest = token[w]; rest; rest &= rest - 1)
-                features[size_t(fired++)] = w * WORD + __builtin_ctzll(rest);
-        return fired;
+    // Z, U and the sum of squares of eight rows.
+    void weigh(const Sizes& s, const Word* tokens, Index features, const std::vector<Table>& tables) {
+        const Index row = words(s.tokens);
+        totals.assign(tables.size(), Totals{});
+        Counters counters;
+        for (Index w = 0; w < row; ++w) {
+            counters.count(tokens, words(s.width), planes.data() + w, row, features);
+            const Word keys = w < row - 1 || s.tokens % WORD == 0 ? ~Word(0) : (Word(1) << s.tokens % WORD) - 1;
+            const Index last = (Index(1) << counters.levels) - 1;
+            for (Index c = 0; c <= (last < s.width ? last : s.width); ++c) {
+                Lanes equal = counters.equal(c);
+                if (c == 0) equal &= keys;  // there is nothing beyond the last token
+                const Reals n = popcount(equal);
+                for (size_t i = 0; i < tables.size(); ++i) {
+                    totals[i].z += n * tables[i].weight[size_t(c)];
+                    totals[i].u += n * tables[i].moment[size_t(c)];
+                    totals[i].squares += n * tables[i].square[size_t(c)];
+                }
+            }
+        }
+    }
+
+    // Logarithms are taken of products of as many Z as stay finite.
+    static void reduce(const Totals& t, Index rows, const Table& table, Sums& sums) {
+        const Reals inverse = 1 / t.z, mean = t.u * inverse, purity = t.squares * inverse * inverse;
+        double product = 1, reach = 0;
+        for (Index j = 0; j < rows; ++j) {
+            sums.entropy -= mean[j];
+            sums.impurity += 1 - purity[j];
+            product *= t.z[j];
+            reach += table.reach;
+            if (reach + table.reach > 2 * REACH || j + 1 == rows) {
+                sums.entropy += std::log(product);
+                product = 1, reach = 0;
+            }
+        }
     }
 };
 
@@ -146,7 +201,8 @@ struct Worker {  // of one thread
 }  // namespace sage
 
 // entropy, gini: (S, H), sums over rows of log Z - U / Z (natural logarithm, not normalised) and of 1 - sum p^2 for each
-// of S factors = scale / temperature. Returns 0, or 1 if some value is not a spike: then the outputs mean nothing.
+// of S factors = scale / temperature. Returns 0; or 1 if some value is not a spike, or 2 if a factor is so large that Z
+// leaves the range of double: then the outputs mean nothing.
 extern "C" __attribute__((visibility("default"))) int sage_attention(
     const void* q, const std::int64_t* q_strides, int q_size, std::uint64_t q_one, const void* k,
     const std::int64_t* k_strides, int k_size, std::uint64_t k_one, const std::int64_t* shape, const double* factors,
@@ -156,7 +212,9 @@ extern "C" __attribute__((visibility("default"))) int sage_attention(
     const Spikes query{static_cast<const unsigned char*>(q), q_strides, q_size, q_one};
     const Spikes key{static_cast<const unsigned char*>(k), k_strides, k_size, k_one};
     std::vector<Table> tables;
-    for (Index i = 0; i < count; ++i) tables.emplace_back(factors[i], s.width);
+    for (Index i = 0; i < count; ++i) tables.emplace_back(factors[i], s);
+    for (const Table& table : tables)
+        if (!(table.reach < REACH)) return 2;
     std::vector<std::vector<Sums>> sums(size_t(s.maps()));
     std::atomic<bool> binary{true};
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -175,7 +233,7 @@ extern "C" __attribute__((visibility("default"))) int sage_attention(
     for (Index map = 0; map < s.maps(); ++map)  // always in this order
         for (Index i = 0; i < count; ++i) {
             const Sums& found = sums[size_t(map)][size_t(i)];
-            entropy[i * s.heads + map % s.heads] += found.log_z - found.mean;
+            entropy[i * s.heads + map % s.heads] += found.entropy;
             gini[i * s.heads + map % s.heads] += found.impurity;
         }
     return 0;

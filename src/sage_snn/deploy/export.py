@@ -9,9 +9,9 @@ import torch
 from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
 
-from .blocks import find_blocks
-from .models import Spikformer, official_state_dict
-from .neurons import LIFNode, spikingjelly_nodes
+from ..blocks import find_blocks
+from ..models import Spikformer, official_state_dict
+from ..neurons import LIFNode, spikingjelly_nodes
 
 SUFFIXES = {"onnx": ".onnx", "nir": ".nir", "safetensors": ".safetensors", "official": ".pth"}
 

@@ -1,0 +1,207 @@
+"""What seeds allow one to say: intervals, paired differences, and words that follow from them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from .labels import context_words, is_context
+from .results import ResultError
+
+CONFIDENCE = 0.95
+POWER = 0.8
+RESAMPLES = 9999
+MOST_SEEDS = 100_000
+FEW = 20  # below about so many seeds a percentile bootstrap covers noticeably less than it says
+CLAIMED_GAIN = {"cifar10": 0.81, "cifar100": 0.48}  # points of top-1, SAGE over the table's own baseline row
+ABSTRACT_GAIN = 1.0  # the lower end of "1-2 %", for other data
+CAUTION = (
+    f"with fewer than {FEW} seeds the bootstrap interval is too narrow (it resamples the few values that were seen): "
+    "go by the t interval"
+)
+NAN = float("nan")
+
+
+@dataclass
+class Estimate:
+    """Mean, sample deviation and 95 % t interval; low and high are NaN for one value."""
+
+    mean: float
+    std: float
+    n: int
+    low: float
+    high: float
+
+
+@dataclass
+class Paired:
+    """Mean difference over seeds with its t interval, the bootstrap's beside it, and what follows in words."""
+
+    n: int
+    mean: float
+    low: float
+    high: float
+    bootstrap_low: float
+    bootstrap_high: float
+    seeds_needed: int | None
+    words: str
+    caution: str
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """Of independent values; a NaN among them makes the mean NaN rather than vanish."""
+    numbers = np.asarray(values, dtype=np.float64)
+    n = len(numbers)
+    if n == 0:
+        return Estimate(NAN, NAN, 0, NAN, NAN)
+    mean = float(numbers.mean())
+    if n == 1:
+        return Estimate(mean, NAN, 1, NAN, NAN)
+    std = float(numbers.std(ddof=1))
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / math.sqrt(n)
+    return Estimate(mean, std, n, mean - half, mean + half)
+
+
+def paired(values: Sequence[float], baseline_values: Sequence[float], claimed_gain: float) -> Paired:
+    """Per seed difference `values - baseline_values`, which are in the same order of seeds."""
+    if len(values) != len(baseline_values):
+        raise ResultError(
+            f"{len(values)} values cannot be paired with {len(baseline_values)}; give both for the same seeds"
+        )
+    if not claimed_gain > 0:
+        raise ResultError(f"the claimed gain must be positive, not {claimed_gain}")
+    differences = np.asarray(values, dtype=np.float64) - np.asarray(baseline_values, dtype=np.float64)
+    found = estimate(list(differences))
+    broken = int(np.isnan(differences).sum())
+    if broken:
+        words = f"not compared: {broken} of {found.n} seeds ended without a number (NaN)"
+        return Paired(found.n, NAN, NAN, NAN, NAN, NAN, None, words, "")
+    low, high = bootstrap(differences)
+    needed = seeds_needed(found.std, claimed_gain) if found.n > 1 else None
+    caution = CAUTION if 1 < found.n < FEW else ""
+    return Paired(found.n, found.mean, found.low, found.high, low, high, needed, in_words(found), caution)
+
+
+def bootstrap(values: np.ndarray) -> tuple[float, float]:
+    """Percentile interval of the mean; the same numbers every time."""
+    if len(values) < 2:
+        return NAN, NAN
+    drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(values[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    return float(low), float(high)
+
+
+def seeds_needed(std: float, gain: float) -> int | None:
+    """Pairs with which a two-sided t test at 5 % sees `gain` in 80 % of studies; None if more than 100,000."""
+    if std == 0:
+        return 2
+    few, many = 2, 2
+    while power(many, std, gain) < POWER:
+        few, many = many, many * 2
+        if many > MOST_SEEDS:
+            return None
+    while few < many:
+        middle = (few + many) // 2
+        few, many = (few, middle) if power(middle, std, gain) >= POWER else (middle + 1, many)
+    return many
+
+
+def power(n: int, std: float, gain: float) -> float:
+    """Chance that a paired t test of n seeds excludes zero when the true difference is `gain`."""
+    shift = gain * math.sqrt(n) / std
+    if shift > 30:  # beyond any doubt, and beyond what the noncentral t is computed for
+        return 1.0
+    edge = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
+    return float(stats.nct.sf(edge, n - 1, shift) + stats.nct.cdf(-edge, n - 1, shift))
+
+
+def in_words(difference: Estimate) -> str:
+    """What the interval allows one to say."""
+    if difference.n == 0:
+        return "no seed in common with the baseline"
+    if difference.n == 1:
+        return "one seed only: no interval"
+    low, high = difference.low, difference.high
+    if low <= 0 <= high:
+        return f"no difference seen: the interval [{_shown(low)}, {_shown(high)}] holds zero"
+    if low > 0:
+        return f"higher by {_shown(low)} to {_shown(high)}"
+    return f"lower by {_shown(-high)} to {_shown(-low)}"
+
+
+def claimed_gain(data: str) -> float:
+    """What the paper reports for these data, in points of top-1."""
+    return CLAIMED_GAIN.get(data, ABSTRACT_GAIN)
+
+
+def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fixed") -> pd.DataFrame:
+    """A row per data, T and label: the seeds' estimate, and the paired difference to the baseline of the same scene.
+
+    `seeds_needed` is for the paper's gain in accuracy, and for 1 % of the baseline in any other metric.
+    """
+    if metric not in table:
+        raise ResultError(f"no column {metric!r}; compare last_top1, best_top1, seconds or images_per_second")
+    scene = ["data", "time_steps", *(name for name in table.columns if "." in name and is_context(name))]
+    rows = []
+    for place, group in table.groupby([*scene, "label"], sort=False, dropna=False):
+        *where, label = place if isinstance(place, tuple) else (place,)
+        values = dict(zip(scene, where, strict=True))
+        others = table[np.logical_and.reduce([_same(table[key], value) for key, value in values.items()])]
+        wanted = {baseline, " ".join([baseline, *context_words(values, scene[2:])])}
+        reference = others[others["label"].isin(wanted)]
+        rows.append(values | {"label": label} | _compared(group, reference, metric, str(label) in wanted))
+    found = pd.DataFrame(rows)
+    found["seeds_needed"] = found["seeds_needed"].astype("Int64")
+    return found
+
+
+def _compared(group: pd.DataFrame, reference: pd.DataFrame, metric: str, is_baseline: bool) -> dict[str, object]:
+    mine, theirs = _by_seed(group, metric), _by_seed(reference, metric)
+    own = estimate(list(mine))
+    row: dict[str, object] = {"n": own.n, "missing": int(mine.isna().sum()), "mean": own.mean, "std": own.std}
+    row |= {"low": own.low, "high": own.high}
+    if is_baseline or theirs.empty:
+        words = "the baseline" if is_baseline else "no baseline run with the same data and T"
+        if row["missing"]:
+            words += f"; {row['missing']} of {own.n} seeds ended without a number (NaN)"
+        found = Paired(0, NAN, NAN, NAN, NAN, NAN, None, words, "")
+    else:
+        common = mine.index.intersection(theirs.index)
+        accuracy = metric.endswith("top1")
+        gain = claimed_gain(str(group["data"].iloc[0])) if accuracy else float(theirs.abs().mean()) / 100
+        found = paired(list(mine[common]), list(theirs[common]), gain if gain > 0 else 1.0)
+    return row | {
+        "pairs": found.n,
+        "difference": found.mean,
+        "difference_low": found.low,
+        "difference_high": found.high,
+        "bootstrap_low": found.bootstrap_low,
+        "bootstrap_high": found.bootstrap_high,
+        "seeds_needed": found.seeds_needed,
+        "words": found.words,
+        "caution": found.caution,
+    }
+
+
+def _by_seed(rows: pd.DataFrame, metric: str) -> pd.Series:
+    """Seed -> value; a run that was read twice, or recorded more, counts once."""
+    for seed, same in rows.groupby("seed"):
+        if len(same) > 1 and metric.endswith("top1") and same[metric].nunique(dropna=False) > 1:
+            raise ResultError(
+                f"seed {seed} of {same['label'].iloc[0]!r} has {len(same)} different results "
+                f"({', '.join(same['folder'])}); compare one of them"
+            )
+    return rows.drop_duplicates("seed").set_index("seed")[metric].astype(float)
+
+
+def _same(column: pd.Series, value: object) -> np.ndarray:
+    missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return column.isna().to_numpy() if missing else np.array([other == value for other in column])
+
+
+def _shown(value: float) -> str:
+    """Two digits that count, so that a small difference is never shown as zero."""
+    return f"{value:.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.2g}"

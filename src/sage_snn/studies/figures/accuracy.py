@@ -1,0 +1,124 @@
+"""Accuracy: bars per time steps and policy, paired differences, curves over epochs, sensitivity to a fixed slope."""
+
+import numpy as np
+import pandas as pd
+
+from ..comparison import compare
+from ..labels import context_words, is_context
+from .bars import Bars
+from .figure import Figure
+from .lines import Lines
+from .style import label_order
+from .tidy import POINTS, Member, band, groups
+
+DOTS = "A dot is a seed, a whisker the 95 % interval of the mean (Student's t; none for a single seed)."
+
+
+def accuracy_figures(found: list[Member], rows: pd.DataFrame, baseline: str) -> list[Figure]:
+    """All figures of this family whose data exists; `rows` is the table of the runs."""
+    comparison = compare(rows, "last_top1", baseline).set_index(["data", "time_steps", "label"])
+    made = [
+        accuracy_bars(found, comparison),
+        differences(found, rows, comparison, baseline),
+        accuracy_curves(found),
+        sensitivity(found, comparison),
+    ]
+    return [figure for figure in made if figure is not None]
+
+
+def accuracy_bars(found: list[Member], comparison: pd.DataFrame) -> Figure | None:
+    """Last-epoch accuracy per time steps and label, with a dot per seed."""
+    data = _accuracies(found, comparison, ["mean", "low", "high"])
+    if data.empty:
+        return None
+    drawing = Bars("time_steps", "label", "time steps T", "test top-1, last epoch (%)", "data", from_zero=False)
+    caption = f"{DOTS} The axis does not start at zero."
+    return Figure("accuracy", "Accuracy per time steps and policy", caption, data, drawing)
+
+
+def differences(found: list[Member], rows: pd.DataFrame, comparison: pd.DataFrame, baseline: str) -> Figure | None:
+    """Paired difference to the baseline, seed by seed."""
+    data = _accuracies(found, comparison, ["difference", "difference_low", "difference_high"])
+    reference = _references(rows, baseline)
+    keys = zip(data["data"], data["time_steps"], data["label"], data["seed"], strict=True)
+    data["value"] = data["value"] - [reference.get(key, np.nan) for key in keys]
+    data = data[data["value"].notna() & data["mean"].notna()].reset_index(drop=True)
+    if data.empty:
+        return None
+    title = f"difference to {baseline} (percentage points)"
+    drawing = Bars("time_steps", "label", "time steps T", title, "data", from_zero=False, as_points=True)
+    caption = f"{DOTS} Runs are paired by seed. An interval that holds zero shows no difference."
+    return Figure("difference", f"Paired difference of accuracy to {baseline}", caption, data, drawing)
+
+
+def accuracy_curves(found: list[Member]) -> Figure | None:
+    """Test accuracy over epochs, mean over seeds with the range of the seeds."""
+    parts: list[pd.DataFrame] = []
+    for group in groups(found):
+        tables = [m.run.metrics.assign(seed=m.seed) for m in group.members if "test_top1" in m.run.metrics]
+        if not tables:
+            continue
+        joined = pd.concat(tables)
+        joined = joined[joined["epoch"] % max(1, -(-int(joined["epoch"].max() + 1) // POINTS)) == 0]
+        rows = [(epoch, one.mean(), *band(one)) for epoch, one in joined.groupby("epoch")["test_top1"]]
+        part = pd.DataFrame(rows, columns=["epoch", "test_top1", "low", "high"])
+        panel = f"{group.data}, T = {group.time_steps}"
+        parts.append(part.assign(panel=panel, label=group.label, order=group.time_steps, data=group.data))
+    if not parts or max(len(part) for part in parts) < 2:
+        return None
+    data = pd.concat(parts).sort_values(["data", "order"], kind="stable")
+    data = data[["panel", "label", "epoch", "test_top1", "low", "high"]].reset_index(drop=True)
+    drawing = Lines("epoch", "test_top1", "label", "epoch", "test top-1 (%)", column="panel")
+    caption = "Mean over seeds; the band reaches from the lowest to the highest seed."
+    return Figure("curves", "Accuracy over training", caption, data, drawing)
+
+
+def sensitivity(found: list[Member], comparison: pd.DataFrame) -> Figure | None:
+    """Accuracy against the slope of runs whose slope is fixed."""
+    fixed = [m for m in found if m.run.recipe.policy.kind == "fixed"]
+    data = _accuracies(fixed, comparison, ["mean", "low", "high"])
+    data["panel"] = [f"{name}, T = {steps}" for name, steps in zip(data["data"], data["time_steps"], strict=True)]
+    data = data.drop_duplicates(["panel", "slope"]).assign(series="mean over seeds")
+    data = data[data.groupby("panel")["slope"].transform("nunique") >= 3]
+    if data.empty:
+        return None
+    data = data.sort_values(["data", "time_steps", "slope"])[["panel", "series", "slope", "mean", "low", "high"]]
+    titles = ("fixed slope of the blocks' neurons", "test top-1, last epoch (%)")
+    drawing = Lines("slope", "mean", "series", *titles, column="panel", whiskers=True)
+    caption = (
+        "Every run keeps one slope in all blocks; a whisker is the 95 % interval of the mean over seeds. A flat curve "
+        "leaves little for any controller to gain."
+    )
+    return Figure("sensitivity", "Accuracy against a fixed slope", caption, data.reset_index(drop=True), drawing)
+
+
+def _accuracies(found: list[Member], comparison: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """A row per seed with the interval of its group beside it."""
+    rows: list[dict[str, object]] = []
+    for m in found:
+        value, key = m.run.summary.get("last_top1"), (m.data, m.time_steps, m.label)
+        if value is None or not np.isfinite(value):
+            continue
+        group = comparison.loc[[key]].iloc[0]
+        place = {"data": m.data, "time_steps": m.time_steps, "label": m.label, "seed": m.seed}
+        interval = dict(zip(["mean", "low", "high"], group[columns], strict=True))
+        rows.append(place | {"slope": m.run.recipe.policy.slope, "value": value} | interval)
+    names = ["data", "time_steps", "label", "seed", "slope", "value", "mean", "low", "high"]
+    data = pd.DataFrame(rows, columns=names)
+    order = data["label"].map(label_order)
+    data = data.assign(order=order).sort_values(["data", "time_steps", "order", "seed"])
+    return data.drop(columns="order").reset_index(drop=True)
+
+
+def _references(rows: pd.DataFrame, baseline: str) -> dict[tuple[str, int, str, int], float]:
+    """(data, T, label, seed) -> accuracy of the baseline's run of that seed in the same scene, as `compare` pairs them."""
+    context = [name for name in rows.columns if "." in name and is_context(name)]
+    scene = ["data", "time_steps", *context, "seed"]
+    found: dict[tuple[str, int, str, int], float] = {}
+    for _, same in rows.groupby(scene, sort=False, dropna=False):
+        wanted = {baseline, " ".join([baseline, *context_words(same.iloc[0].to_dict(), context)])}
+        reference = same[same["label"].isin(wanted)]
+        for row in same[~same["label"].isin(wanted)].to_dict("records") if len(reference) else []:
+            key = (row["data"], row["time_steps"], row["label"], row["seed"])
+            found[key] = float(reference["last_top1"].iloc[0])
+    return found

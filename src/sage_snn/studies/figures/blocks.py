@@ -1,0 +1,128 @@
+"""What happened inside the blocks: slopes, dispersion and score over training, entropy per head, silent heads."""
+
+import numpy as np
+import pandas as pd
+
+from .bars import Bars
+from .figure import Figure
+from .heat import Heat
+from .lines import Lines
+from .tidy import Group, Member, block_name, blocks_of, heads_of, name_of, signals_of, thinned, typical
+
+MOST = 6  # figures of one family
+SILENT = 1 - 1e-6  # without a spike all scores are equal and the entropy is 1, up to rounding
+MEASURES = {"slope": "slope", "dispersion": "dispersion of head entropy", "zscore": "centred score z"}
+
+
+def block_figures(found: list[Member]) -> list[Figure]:
+    """All figures of this family whose data exists."""
+    return [*slopes(found), *head_maps(found), *silent_heads(found)]
+
+
+def slopes(found: list[Member]) -> list[Figure]:
+    """Slope, dispersion and score of each block over training, a figure per label whose slopes move."""
+    tables = {group: _slope_table(group) for group in typical(found)}
+    moving = [group for group, data in tables.items() if not data.empty][:MOST]
+    made: list[Figure] = []
+    for group in moving:
+        drawing = Lines(
+            "step",
+            "value",
+            "block",
+            "training step",
+            "",
+            row="measure",
+            row_titles=MEASURES,
+            references={"zscore": 0.0},
+        )
+        caption = group.seeds + " A slope of 4 is the fixed one; the law moves it by the score."
+        name, title = name_of("slopes", group, moving), f"Slope, dispersion and score per block: {group.title}"
+        made.append(Figure(name, title, caption, tables[group], drawing))
+    return made
+
+
+def head_maps(found: list[Member]) -> list[Figure]:
+    """How much each head's entropy moves within an epoch, a figure per label that recorded it."""
+    tables = {group: _head_table(group.members[0]) for group in typical(found)}
+    recorded = [group for group, data in tables.items() if not data.empty][:MOST]
+    made: list[Figure] = []
+    for group in recorded:
+        drawing = Heat("epoch", "head", "deviation", "epoch", "head", "standard deviation of entropy", "block")
+        data = tables[group]
+        last = data[data["epoch"] == data["epoch"].max()]
+        silent = int(last["is_silent"].sum())
+        caption = (
+            "Colour: standard deviation, over the steps of an epoch, of the head's normalised entropy (0 to 1). "
+            f"One run, seed {group.members[0].seed}: heads of different seeds do not correspond. "
+            f"Silent in its last epoch: {silent} of {len(last)} heads."
+        )
+        name = name_of("heads", group, recorded)
+        made.append(Figure(name, f"Movement of head entropy: {group.title}", caption, data, drawing))
+    return made
+
+
+def silent_heads(found: list[Member]) -> list[Figure]:
+    """Heads that never attend to anything in the last epoch, if there are any."""
+    rows: list[dict[str, object]] = []
+    for group in typical(found):
+        counts: dict[str, list[tuple[int, int]]] = {}
+        for member in group.members:
+            data = _head_table(member)
+            last = data[data["epoch"] == data["epoch"].max()]
+            for block, silent in last.groupby("block")["is_silent"].sum().items():
+                counts.setdefault(str(block), []).append((member.seed, int(silent)))
+        for block, pairs in counts.items():
+            mean = float(np.mean([silent for _, silent in pairs]))
+            place = {"data": group.data, "label": group.label, "block": block, "mean": mean}
+            blank = {"low": np.nan, "high": np.nan}
+            rows += [place | {"seed": seed, "value": silent} | blank for seed, silent in pairs]
+    data = pd.DataFrame(rows, columns=["data", "label", "block", "seed", "value", "mean", "low", "high"])
+    if not (data["value"] > 0).any():
+        return []
+    drawing = Bars("block", "label", "block", "silent heads", "data")
+    caption = "Heads whose entropy is 1 at every step of the last epoch: no query met a key. Mean and seeds."
+    return [Figure("silent-heads", "Silent heads per block", caption, data, drawing)]
+
+
+def head_entropy(member: Member) -> pd.DataFrame:
+    """Rows (epoch, step, block, entropy per head) of a run, from its signals or else from what was observed."""
+    policy = member.run.recipe.policy
+    if policy.kind == "sage" and policy.signal == "entropy":  # another signal fills the same column
+        return _with_entropy(signals_of(member))
+    observed = member.run.observations()
+    if observed is None or observed.empty:
+        return _with_entropy(None)
+    nearest = min(observed["temperature"].unique(), key=lambda t: abs(t - policy.temperature))
+    return _with_entropy(observed[observed["temperature"] == nearest])
+
+
+def _with_entropy(rows: pd.DataFrame | None) -> pd.DataFrame:
+    columns = ["epoch", "step", "block", "entropy"]
+    if rows is None or rows.empty or "entropy" not in rows:
+        return pd.DataFrame(columns=columns)
+    return rows.loc[rows["entropy"].notna(), columns]
+
+
+def _head_table(member: Member) -> pd.DataFrame:
+    parts: list[pd.DataFrame] = []
+    for block, rows in blocks_of(head_entropy(member)):
+        for epoch, part in rows.groupby("epoch", sort=True):
+            values = heads_of(part["entropy"])
+            columns = {"head": range(values.shape[1]), "deviation": values.std(0)}
+            silent = (values >= SILENT).all(0)
+            parts.append(pd.DataFrame({"block": block_name(block), "epoch": epoch, **columns, "is_silent": silent}))
+    if not parts:
+        return pd.DataFrame(columns=["block", "epoch", "head", "deviation", "is_silent"])
+    return pd.concat(parts, ignore_index=True)
+
+
+def _slope_table(group: Group) -> pd.DataFrame:
+    tables = [signals_of(member) for member in group.members if member.run.recipe.policy.kind != "fixed"]
+    tables = [table for table in tables if not table.empty and table["slope"].nunique() > 1]
+    values = [name for name in MEASURES if any(table[name].notna().any() for table in tables)]
+    parts = [table[["step", "block", *values]].astype(dict.fromkeys(values, float)) for table in tables]
+    data = thinned(parts, ["block"], values)
+    data["block"] = data["block"].map(block_name)
+    if not data.empty and values == ["slope"] and data.groupby("step")["value"].nunique().max() == 1:
+        data = data[data["block"] == data["block"].iloc[0]].assign(block="all blocks")  # one slope for the network
+    return data.sort_values("measure", key=lambda column: column.map(list(MEASURES).index), kind="stable")

@@ -1,0 +1,71 @@
+"""A figure: tidy data, words, and one drawing that both plotly (the page) and matplotlib (papers) can render."""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+
+from .style import PAPER, plotly_template
+
+
+class Drawing(Protocol):
+    """Turns tidy data into pictures; knows the names of the columns it reads."""
+
+    def plotly(self, data: pd.DataFrame) -> Any:
+        """A plotly figure without a title."""
+        ...
+
+    def matplotlib(self, data: pd.DataFrame, canvas: Canvas) -> None:
+        """Draw on an empty matplotlib figure and set its size."""
+        ...
+
+    def width(self, data: pd.DataFrame) -> int:
+        """Pixels below which the figure would not be readable."""
+        ...
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a report; `name` is its file name and its anchor in the page."""
+
+    name: str
+    title: str
+    caption: str
+    data: pd.DataFrame
+    drawing: Drawing
+
+    def plotly(self) -> Any:
+        """The figure as a plotly.graph_objects.Figure."""
+        figure = self.drawing.plotly(self.data)
+        figure.update_layout(template=plotly_template(), margin={"l": 60, "r": 16, "t": 56, "b": 48})
+        return figure
+
+    def matplotlib(self) -> Canvas:
+        """The figure as a matplotlib figure, detached from pyplot."""
+        with mpl.rc_context(PAPER):
+            canvas = Canvas(layout="constrained", dpi=150)
+            self.drawing.matplotlib(self.data, canvas)
+        return canvas
+
+    @property
+    def min_width(self) -> int:
+        """Pixels below which the page lets the figure scroll sideways."""
+        return self.drawing.width(self.data)
+
+
+def save(figure: Figure, folder: Path) -> list[Path]:
+    """Write <name>.png, <name>.pdf and <name>.csv; gives their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{figure.name}.{kind}" for kind in ("png", "pdf", "csv")]
+    with mpl.rc_context(PAPER), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in scripts that the font lacks
+        canvas = figure.matplotlib()
+        canvas.savefig(paths[0])
+        canvas.set_layout_engine("none")  # the layout found for the PNG serves the PDF too
+        canvas.savefig(paths[1], metadata={"Title": figure.title, "CreationDate": None})
+    figure.data.to_csv(paths[2], index=False)
+    return paths

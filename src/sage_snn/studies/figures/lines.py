@@ -1,0 +1,137 @@
+"""Curves with bands in a grid of panels."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
+
+from .panels import Grid
+from .style import INK, Style, for_matplotlib, for_plotly, styles
+
+FEW = 40  # points; more markers than that hide the curve
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A curve per `series` and a panel per (`row`, `column`); columns `low` and `high` of the data make the band."""
+
+    x: str
+    y: str
+    series: str
+    x_title: str
+    y_title: str
+    column: str | None = None
+    row: str | None = None
+    row_titles: dict[str, str] = field(default_factory=dict)
+    references: dict[str, float] = field(default_factory=dict)  # dotted line per row (or "" for all)
+    share_y: bool = True
+    log_y: bool = False
+    whiskers: bool = False  # instead of a band, where nothing is known between the points
+
+    def width(self, data: pd.DataFrame) -> int:
+        """Pixels below which the panels would not be readable."""
+        return self._grid(data).width
+
+    def plotly(self, data: pd.DataFrame) -> Any:
+        """A plotly figure of the panels."""
+        grid = self._grid(data)
+        figure = grid.plotly(shared_y=self.share_y)
+        looks = styles([str(name) for name in data[self.series].unique()])
+        named: set[str] = set()
+        for panel in grid.panels(data):
+            place = {"row": panel.row + 1, "col": panel.column + 1}
+            for name, rows in panel.data.groupby(self.series, sort=False):
+                for trace in self._traces(str(name), rows, looks[str(name)], show=str(name) not in named):
+                    figure.add_trace(trace, **place)
+                named.add(str(name))
+            if (level := self._reference(panel.row_name)) is not None:
+                figure.add_hline(level, line={"color": "rgba(128,128,128,0.8)", "width": 1, "dash": "dot"}, **place)
+            if panel.column == 0:
+                figure.update_yaxes(title_text=for_plotly(self._y_title(panel.row_name)), **place)
+            if panel.is_lowest:
+                figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **place)
+        figure.update_layout(showlegend=data[self.series].nunique() > 1)
+        if self.log_y:
+            figure.update_yaxes(type="log", exponentformat="power", dtick=1)
+        return figure
+
+    def matplotlib(self, data: pd.DataFrame, canvas: Canvas) -> None:
+        """Draw the panels on a canvas."""
+        grid = self._grid(data)
+        axes = grid.matplotlib(canvas, shared_y=self.share_y)
+        looks = styles([str(name) for name in data[self.series].unique()])
+        handles: dict[str, Any] = {}
+        for panel in grid.panels(data):
+            axis = axes[panel.row][panel.column]
+            for name, rows in panel.data.groupby(self.series, sort=False):
+                handles.setdefault(str(name), self._curve(axis, rows, looks[str(name)]))
+            if (level := self._reference(panel.row_name)) is not None:
+                axis.axhline(level, color=INK, linewidth=0.7, linestyle=":")
+            if self.log_y:
+                axis.set_yscale("log", nonpositive="mask")
+            if panel.column == 0:
+                axis.set_ylabel(for_matplotlib(self._y_title(panel.row_name)))
+            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            if panel.is_lowest:
+                axis.set_xlabel(for_matplotlib(self.x_title))
+                axis.tick_params(labelbottom=True)
+        if len(handles) > 1:
+            grid.legend(canvas, handles)
+
+    def _traces(self, name: str, rows: pd.DataFrame, look: Style, *, show: bool) -> list[dict[str, Any]]:
+        shared = {"type": "scatter", "legendgroup": name}
+        curve = shared | {
+            "x": rows[self.x].to_numpy(),
+            "y": rows[self.y].to_numpy(),
+            "name": for_plotly(name),
+            "showlegend": show,
+            "mode": "lines+markers" if len(rows) <= FEW else "lines",
+            "line": {"color": look.colour, "dash": look.dash[0], "width": 2},
+            "marker": {"color": look.colour, "symbol": look.marker[0], "size": 6},
+        }
+        band = rows.dropna(subset=["low", "high"])
+        if self.whiskers:
+            ends = {"array": rows["high"] - rows[self.y], "arrayminus": rows[self.y] - rows["low"]}
+            return [curve | ({"error_y": {**ends, "thickness": 1.6, "width": 4}} if len(band) else {})]
+        if band.empty:
+            return [curve]
+        outline = pd.concat([band[[self.x, "low"]].set_axis(["x", "y"], axis=1), _reversed_top(band, self.x)])
+        area = shared | {
+            "x": outline["x"].to_numpy(),
+            "y": outline["y"].to_numpy(),
+            "mode": "lines",
+            "line": {"width": 0},
+            "fill": "toself",
+            "fillcolor": look.tint(0.18),
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+        return [area, curve]
+
+    def _curve(self, axis: Any, rows: pd.DataFrame, look: Style) -> Any:
+        band = rows.dropna(subset=["low", "high"])
+        if self.whiskers and len(band):
+            ends = [band[self.y] - band["low"], band["high"] - band[self.y]]
+            axis.errorbar(band[self.x], band[self.y], ends, fmt="none", color=look.colour, capsize=2.5, linewidth=1)
+        elif len(band):
+            axis.fill_between(band[self.x], band["low"], band["high"], color=look.colour, alpha=0.18, linewidth=0)
+        shape = {"marker": look.marker[1], "markersize": 4, "markevery": max(1, len(rows) // 12)}
+        (line,) = axis.plot(
+            rows[self.x], rows[self.y], color=look.colour, linestyle=look.dash[1], linewidth=1.4, **shape
+        )
+        return line
+
+    def _grid(self, data: pd.DataFrame) -> Grid:
+        return Grid.of(data, self.row, self.column)
+
+    def _reference(self, row: str) -> float | None:
+        return self.references.get(row, self.references.get(""))
+
+    def _y_title(self, row: str) -> str:
+        return self.row_titles.get(row, self.y_title)
+
+
+def _reversed_top(band: pd.DataFrame, x: str) -> pd.DataFrame:
+    return band[[x, "high"]].set_axis(["x", "y"], axis=1).iloc[::-1]

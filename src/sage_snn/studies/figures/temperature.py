@@ -1,0 +1,65 @@
+"""The statistic at several temperatures: Gini impurity beside the dispersion of entropy."""
+
+import pandas as pd
+
+from .figure import Figure
+from .lines import Lines
+from .style import label_order
+from .tidy import Group, Member, block_name, blocks_of, heads_of, name_of, thinned, typical
+
+MOST = 3  # figures of one family
+TITLES = {"gini": "Gini impurity, mean of heads", "dispersion": "entropy dispersion"}
+
+
+def temperature_figures(found: list[Member]) -> list[Figure]:
+    """Gini beside dispersion, and dispersion alone, for labels whose runs observed them."""
+    tables = {group: _observed(group) for group in typical(found)}
+    seen = [group for group, data in tables.items() if not data.empty]
+    seen = sorted(seen, key=lambda group: (group.data, label_order(group.label)))[:MOST]
+    made: list[Figure] = []
+    for group in seen:
+        data = tables[group]
+        if (data["measure"] == "gini").any():
+            made.append(_gini(group, seen, data))
+        made.append(_dispersion(group, seen, data[data["measure"] == "dispersion"]))
+    return made
+
+
+def _gini(group: Group, among: list[Group], data: pd.DataFrame) -> Figure:
+    drawing = Lines(
+        "step", "value", "temperature", "training step", "", column="block", row="measure", row_titles=TITLES
+    )
+    caption = (
+        "Upper row: Gini impurity of the attention rows, mean of the heads, which is at most 1 - 1/N for N keys. "
+        "Lower row: standard deviation over heads of the normalised entropy. " + group.seeds
+    )
+    title = f"Gini impurity beside entropy dispersion: {group.title}"
+    return Figure(name_of("gini", group, among), title, caption, data, drawing)
+
+
+def _dispersion(group: Group, among: list[Group], data: pd.DataFrame) -> Figure:
+    drawing = Lines(
+        "step", "value", "temperature", "training step", "entropy dispersion (log)", column="block", log_y=True
+    )
+    caption = "Standard deviation over heads of the normalised entropy, per block and temperature. " + group.seeds
+    title = f"Entropy dispersion per temperature: {group.title}"
+    return Figure(name_of("temperature", group, among), title, caption, data.reset_index(drop=True), drawing)
+
+
+def _observed(group: Group) -> pd.DataFrame:
+    parts = [_per_step(rows) for m in group.members if (rows := m.run.observations()) is not None and not rows.empty]
+    values = [name for name in TITLES if any(name in part for part in parts)]
+    data = thinned(parts, ["block", "temperature"], values)
+    data["block"] = data["block"].map(block_name)
+    data["temperature"] = data["temperature"].map(lambda value: f"temperature {value:g}")
+    return data.sort_values("measure", key=lambda column: column.map(list(TITLES).index), kind="stable")
+
+
+def _per_step(rows: pd.DataFrame) -> pd.DataFrame:
+    parts: list[pd.DataFrame] = []
+    for _, part in blocks_of(rows):
+        made = part[["step", "block", "temperature"]].assign(dispersion=heads_of(part["entropy"]).std(1))
+        if "gini" in part and part["gini"].notna().all():
+            made = made.assign(gini=heads_of(part["gini"]).mean(1))
+        parts.append(made)
+    return pd.concat(parts, ignore_index=True)

@@ -1,0 +1,189 @@
+"""Finished runs as tables: read from their folders, one row per run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from ..training import Recipe, RecipeError, RunError, RunFolder
+from ..training.recipe import parse_recipe
+from .labels import APART, labels, varying
+
+_SUMMARY = ("last_top1", "best_top1", "epochs", "parameters", "seconds", "peak_memory_mb")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times faster, where libyaml is there
+
+
+class ResultError(RunError):
+    """Results that cannot be read or compared; the message names the folder and the cure."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a finished run left: `metrics` has a row per epoch."""
+
+    folder: Path
+    recipe: Recipe
+    summary: dict[str, Any]
+    metrics: pd.DataFrame
+
+    def signals(self) -> pd.DataFrame:
+        """Columns step, block, dispersion, zscore, slope, entropy (a list per head) and epoch."""
+        parts = _parts(self.folder / "signals")
+        if parts is None:
+            raise ResultError(f"{self.folder} has no signals/epoch-*.parquet; train it again in a new folder")
+        return parts
+
+    def observations(self) -> pd.DataFrame | None:
+        """Columns step, block, temperature, entropy and gini (lists per head) and epoch; None if none were recorded."""
+        return _parts(self.folder / "observations")
+
+    def applied(self) -> dict[str, Any]:
+        """The facts that were written with the recipe: versions, device, threads."""
+        return RunFolder(self.folder).applied()
+
+
+def load_runs(paths: Iterable[str | Path]) -> list[RunResult]:
+    """The finished runs in these folders."""
+    runs = [_load(Path(path)) for path in paths]
+    if not runs:
+        raise ResultError("no run to read; give the folders of finished runs")
+    return runs
+
+
+def table(runs: Sequence[RunResult], names: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """One row per run; a column with its dotted name for every recipe field that differs between them.
+
+    `names` maps the name of a run's folder to a label of its own, such as a study's variants have.
+    """
+    recipes = [run.recipe for run in runs]
+    fields, given = varying(recipes), names or {}
+    rows = [
+        _row(run, given.get(run.folder.name, label), fields) for run, label in zip(runs, labels(recipes), strict=True)
+    ]
+    found = pd.DataFrame(rows)
+    return found.astype(dict.fromkeys(fields, object))
+
+
+def recipe_differences(runs: Sequence[RunResult]) -> dict[str, list[Any]]:
+    """Dotted field -> its values, where runs of the same data differ in more than policy, T and seed."""
+    fields = [key for key in varying(run.recipe for run in runs) if not key.startswith(("policy.", "observe."))]
+    found: dict[str, list[Any]] = {}
+    for key in fields:
+        for run in runs:
+            value = run.recipe.identity().get(key)
+            if value not in found.setdefault(key, []):
+                found[key].append(value)
+    return found
+
+
+def require_comparable(runs: Sequence[RunResult], asked: Iterable[str] = ()) -> None:
+    """Refuse runs of different recipes, showing the difference, unless every differing field was asked for."""
+    allowed = set(asked)
+    different = {key: values for key, values in recipe_differences(runs).items() if key not in allowed}
+    if different:
+        lines = "\n".join(f"  {key}: {' or '.join(map(repr, values))}" for key, values in different.items())
+        raise ResultError(
+            f"the runs are of different recipes:\n{lines}\n"
+            "a comparison would mix these up; leave some out, or ask for it with --different-recipes"
+        )
+
+
+def _row(run: RunResult, label: str, fields: list[str]) -> dict[str, Any]:
+    recipe, identity = run.recipe, run.recipe.identity()
+    row: dict[str, Any] = {
+        "folder": str(run.folder),
+        "data": recipe.data,
+        "policy": recipe.policy.kind,
+        "label": label,
+        "time_steps": recipe.model.time_steps,
+        "seed": recipe.seed,
+        "last_top1": _number(run.summary["last_top1"]),
+        "best_top1": _number(run.summary["best_top1"]),
+        "seconds": _number(run.summary["seconds"]),
+        # The median: the first epoch of a process also pays for compiling and caches.
+        "images_per_second": float(run.metrics["images_per_second"].median()),
+        "peak_memory_mb": _number(run.summary["peak_memory_mb"]),
+        "parameters": run.summary["parameters"],
+    }
+    return row | {key: _hashable(identity.get(key)) for key in fields if key not in APART}
+
+
+def _load(path: Path) -> RunResult:
+    if not path.is_dir():
+        raise ResultError(f"there is no folder {path}; give the folder of a run")
+    fields = _fields(path)
+    try:
+        recipe = parse_recipe(fields, source=str(path / "recipe.yaml"))
+    except RecipeError as error:
+        written = fields.get("applied") or {}
+        version = (written.get("versions") or {}).get("sage-snn", "unknown") if isinstance(written, dict) else "unknown"
+        raise ResultError(
+            f"{path} was written by another version of sage-snn ({version}); read it with that one, "
+            f"or train it again:\n{error}"
+        ) from None
+    folder = RunFolder(path)
+    summary, lines = _summary(folder, recipe), folder.metrics()
+    if len(lines) < summary["epochs"]:
+        raise ResultError(
+            f"{path} is half-written: {summary['epochs']} epochs were trained, metrics.jsonl has {len(lines)}; "
+            "copy it again, or train it again"
+        )
+    return RunResult(path, recipe, summary, pd.DataFrame(lines))
+
+
+def _fields(path: Path) -> dict[str, Any]:
+    file = path / "recipe.yaml"
+    try:
+        fields = yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
+    except FileNotFoundError:
+        raise ResultError(f"{path} has no recipe.yaml, so it is not a run's; give the folder of a run") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ResultError(f"{file} cannot be read ({error}); copy it again, or train it again") from None
+    if not isinstance(fields, dict):
+        raise ResultError(f"{file} holds no recipe; copy it again, or train it again")
+    return fields
+
+
+def _summary(folder: RunFolder, recipe: Recipe) -> dict[str, Any]:
+    try:
+        summary = folder.summary()
+    except (OSError, ValueError):
+        raise ResultError(f"{folder.path}/summary.json is half-written; go on with the run (--resume)") from None
+    if summary is None:
+        raise ResultError(
+            f"{folder.path} is not finished: {len(folder.metrics())} of {recipe.total_epochs} epochs are done; "
+            "go on with --resume, or run its study again"
+        )
+    missing = [key for key in _SUMMARY if key not in summary]
+    if missing:
+        raise ResultError(
+            f"{folder.path}/summary.json has no {missing[0]}: it was written by another version; train it again"
+        )
+    return summary
+
+
+def _parts(folder: Path) -> pd.DataFrame | None:
+    """The parts of all epochs under one another, with their epoch."""
+    found: list[pd.DataFrame] = []
+    for part in sorted(folder.glob("epoch-*.parquet")):
+        try:
+            rows = pd.read_parquet(part)
+        except (OSError, ValueError) as error:
+            raise ResultError(f"{part} cannot be read ({error}); copy it again, or train it again") from None
+        found.append(rows.assign(epoch=int(part.stem.removeprefix("epoch-"))))
+    if not found:
+        return None
+    # Fixed policies have columns of None only, which pandas would have us drop before joining.
+    return pd.concat(found, ignore_index=True)
+
+
+def _number(value: Any) -> float:
+    """NaN is written as null by some JSON writers."""
+    return float("nan") if value is None else float(value)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

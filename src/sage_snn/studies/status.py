@@ -1,0 +1,79 @@
+"""How far a study is: done, running, partly done, failed and why, waiting."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.table import Table
+
+from .progress import announcement
+from .state import StudyState
+from .study import Planned, Study
+
+State = Literal["done", "running", "partly", "failed", "waiting"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run of a study; `why` says what went wrong, or who is at it."""
+
+    key: str
+    label: str
+    time_steps: int
+    seed: int
+    state: State
+    epochs_done: int
+    epochs: int
+    top1: float | None
+    why: str
+
+
+def status(study: Study, out: str | Path = "runs") -> list[Row]:
+    """A row per run, in the order in which they are trained."""
+    state = StudyState(study, out)
+    failures = state.failures()
+    return [_row(state, planned, failures.get(planned.key)) for planned in study.runs()]
+
+
+def status_table(study: Study, rows: Sequence[Row], out: str | Path = "runs") -> Table:
+    """For the screen; the caption counts, and tells the hours left."""
+    table = Table("run", "label", "T", "seed", "state", "epochs", "top-1 %", "why", title=f"study {study.name}")
+    for row in rows:
+        top1 = "" if row.top1 is None else f"{row.top1:.2f}"
+        epochs = f"{row.epochs_done}/{row.epochs}"
+        table.add_row(row.key, row.label, str(row.time_steps), str(row.seed), row.state, epochs, top1, row.why)
+    counts = {state: sum(row.state == state for row in rows) for state in ("done", "running", "partly", "failed")}
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    table.caption = f"{announcement(StudyState(study, out), study.runs())}\n{told or 'nothing was started yet'}"
+    return table
+
+
+def finished_runs(study: Study, out: str | Path = "runs") -> list[Path]:
+    """Folders of the study's finished runs, for `load_runs`."""
+    state = StudyState(study, out)
+    return [state.run_folder(planned).path for planned in study.runs() if state.summary(planned) is not None]
+
+
+def label_names(study: Study) -> dict[str, str]:
+    """Folder name -> the study's own label, for `table`."""
+    return {planned.key: planned.label for planned in study.runs()}
+
+
+def _row(state: StudyState, planned: Planned, failure: str | None) -> Row:
+    summary, epochs = state.summary(planned), state.epochs_done(planned)
+    kind: State = "waiting"
+    why = ""
+    if summary is not None:
+        kind = "done"
+    elif state.is_busy(planned):
+        kind, owner = "running", state.owner(planned)
+        why = f"by process {owner['pid']} on {owner['host']}" if owner else "by another study"
+    elif failure is not None:
+        kind, why = "failed", failure
+    elif epochs or any(state.run_folder(planned).checkpoints.glob("step-*.pt")):
+        kind = "partly"
+    top1 = None if summary is None else summary.get("last_top1")
+    recipe = planned.recipe
+    place = (planned.key, planned.label, recipe.model.time_steps, recipe.seed)
+    return Row(*place, kind, epochs, recipe.total_epochs, top1, why)

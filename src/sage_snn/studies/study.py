@@ -1,0 +1,230 @@
+"""A study as data: a recipe, the axes over which it varies, and what is compared. Read from YAML, checked whole."""
+
+import difflib
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ..training import Recipe, RecipeError, RunError, load_recipe
+from .labels import labels
+
+SHIPPED = resources.files("sage_snn.studies") / "shipped"
+
+
+class StudyError(RunError):
+    """A study that cannot be used or run; the message says what would be right."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Variant(_Part):
+    """Settings that belong together, as one point of an axis of their own."""
+
+    label: str | None = None
+    settings: dict[str, Any]
+
+    @field_validator("settings")
+    @classmethod
+    def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return dict(_flat(value))
+
+
+class Comparing(_Part):
+    """Against whom, and in what, runs are compared."""
+
+    baseline: str = "fixed"
+    metric: Literal["last_top1", "best_top1", "images_per_second"] = "last_top1"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a study: `settings` is where it differs from the others, `key` the name of its folder."""
+
+    recipe: Recipe
+    settings: dict[str, Any]
+    key: str
+    label: str
+
+
+class Study(_Part):
+    """A grid of runs of one recipe."""
+
+    name: str = Field(default="unnamed", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    about: dict[str, Any] = {}
+    recipe: str
+    settings: dict[str, Any] = {}
+    axes: dict[str, list[Any]] = {}
+    variants: list[Variant] = []
+    compare: Comparing = Comparing()
+    report: list[str] = []
+
+    @field_validator("settings")
+    @classmethod
+    def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return dict(_flat(value))
+
+    def runs(self, data_dir: str | Path | None = None) -> list[Planned]:
+        """Every run, all of the first seed before any of the second, so that an early stop compares like with like."""
+        place = {} if data_dir is None else {"data_dir": str(data_dir)}
+        try:
+            base = load_recipe(self.recipe, self.settings | place)
+            points = [(point, label, base.updated(point)) for point, label in self._points()]
+        except RecipeError as error:
+            raise StudyError(f"study {self.name}: {error}") from None
+        _refuse_duplicates(self.name, points)
+        names = labels([recipe for _, _, recipe in points])
+        return [
+            Planned(recipe, point, run_key(recipe), given or name)
+            for (point, given, recipe), name in zip(points, names, strict=True)
+        ]
+
+    def _points(self) -> Iterator[tuple[dict[str, Any], str | None]]:
+        seeds = self.axes.get("seed", [None])
+        others = {key: values for key, values in self.axes.items() if key != "seed"}
+        for seed in seeds:
+            for variant in self.variants or [Variant(settings={})]:
+                for values in itertools.product(*others.values()):
+                    point = variant.settings | dict(zip(others, values, strict=True))
+                    yield (point if seed is None else point | {"seed": seed}), variant.label
+
+
+def run_key(recipe: Recipe) -> str:
+    """A readable name that the same recipe has in every study; defaults are no part of it, so new fields change none."""
+    defaults = Recipe().identity()
+    chosen = {key: value for key, value in recipe.identity().items() if value != defaults.get(key)}
+    digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{recipe.data}-{recipe.policy.kind}-t{recipe.model.time_steps}-s{recipe.seed}-{digest}"
+
+
+def shipped_studies() -> list[str]:
+    """Names of the studies in the package."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_study(source: str | Path, settings: Mapping[str, Any] | None = None) -> Study:
+    """A shipped name or a YAML file, with dotted settings on top of its own."""
+    text, stem, beside = _read(source)
+    try:
+        fields = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise StudyError(f"{source} is not YAML: {error}") from None
+    if not isinstance(fields, dict):
+        raise StudyError(f"{source} must be a mapping with `recipe:` and `axes:`; see `sage-snn study --help`")
+    recipe = fields.get("recipe")
+    if beside is not None and isinstance(recipe, str) and (beside / recipe).is_file():
+        fields["recipe"] = str(beside / recipe)  # a recipe beside its study
+    return parse_study({"name": stem} | fields, str(source), settings)
+
+
+def parse_study(
+    fields: Mapping[str, Any], source: str = "the study", settings: Mapping[str, Any] | None = None
+) -> Study:
+    """Check the fields and every run that follows from them."""
+    try:
+        study = Study.model_validate(fields)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        raise StudyError(f"{source}:\n{problems}") from None
+    if settings:
+        study = study.model_copy(update={"settings": study.settings | dict(_flat(settings))})
+    _check_fields(study, source)
+    study.runs()
+    return study
+
+
+def recipe_fields() -> list[str]:
+    """Dotted names that an axis may have."""
+    return list(Recipe().identity())
+
+
+def _check_fields(study: Study, source: str) -> None:
+    varied = [key for variant in study.variants for key in variant.settings]
+    if not study.axes and not study.variants:
+        raise StudyError(f"{source}: nothing varies; add `axes:`, such as `seed: [1, 2, 3]`")
+    for key in [*study.axes, *varied, *study.settings]:
+        if key in ("data_dir", "workers", "name", "about"):
+            if key in study.settings:
+                continue
+            raise StudyError(f"{source}: {key} does not change a result, so it cannot be an axis; remove it")
+        if key not in recipe_fields():
+            raise StudyError(f"{source}: no recipe field {key!r}{_nearest_field(key)}")
+    for key, values in study.axes.items():
+        if not values:
+            raise StudyError(f"{source}: the axis {key} is empty; give it at least one value, or remove it")
+        if key in study.settings:
+            raise StudyError(f"{source}: {key} is both an axis and a setting; keep one of them")
+        if key in varied:
+            raise StudyError(f"{source}: {key} is both an axis and set by a variant; keep one of them")
+    if both := sorted(set(varied) & set(study.settings)):
+        raise StudyError(f"{source}: {both[0]} is both in settings and set by a variant; keep one of them")
+
+
+def _refuse_duplicates(name: str, points: list[tuple[dict[str, Any], str | None, Recipe]]) -> None:
+    seen: dict[str, dict[str, Any]] = {}
+    for point, _, recipe in points:
+        key = run_key(recipe)
+        if key in seen:
+            raise StudyError(
+                f"study {name}: {seen[key]} and {point} are the same run; "
+                "remove a value that stands twice, or a variant that changes nothing"
+            )
+        seen[key] = point
+
+
+def _read(source: str | Path) -> tuple[str, str, Path | None]:
+    name, path = str(source), Path(source)
+    if name in shipped_studies():
+        return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), name, None
+    try:
+        return path.read_text(encoding="utf-8"), path.stem, path.parent
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        if path.suffix in (".yaml", ".yml") or path.exists():
+            raise StudyError(f"cannot read {source}: {error}") from None
+        known = shipped_studies()
+        hint = f"{_nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
+        raise StudyError(f"no study {name!r}{hint}") from None
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _explain(problem: Any) -> str:
+    path = [str(part) for part in problem["loc"]]
+    where = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        kind = {"compare": Comparing, "variants": Variant}.get(path[0], Study) if len(path) > 1 else Study
+        return f"{where}: no such field{_nearest(path[-1], kind.model_fields)}"
+    if problem["type"] == "missing":
+        return f"{where}: missing; a study needs it"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = problem["input"]
+    shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) else ""
+    return f"{where}: {message}{shown}"
+
+
+def _nearest_field(key: str) -> str:
+    """A field whose last part reads the same comes first: time_steps -> model.time_steps."""
+    known = recipe_fields()
+    last = {name.rpartition(".")[2]: name for name in reversed(known)}
+    near = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.6)
+    return f"; did you mean {last[near[0]]!r}?" if near else _nearest(key, known)
+
+
+def _nearest(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
