@@ -13,6 +13,7 @@ from torch import nn
 
 from sage_snn import SAGE, Block, DeadZoneTanh, Fixed, Learnable, LIFNode, Random, Statistics
 from sage_snn.blocks import nodes_of
+from sage_snn.kernels import native
 
 HEADS = 3
 
@@ -684,3 +685,13 @@ def test_a_state_of_other_settings_is_refused_and_changes_nothing(ours, images):
 def test_a_law_that_leaves_the_positive_numbers_is_refused_when_attached(ours):
     with pytest.raises(ValueError, match="one positive slope per block"):
         SAGE(ours(), warmup_steps=0, law=lambda z: 4 + 2 * z)
+
+
+def test_describe_names_what_is_fused_and_why_the_rest_is_not(ours):
+    model = ours()
+    model.blocks[0].mlp.first.norm.register_forward_hook(lambda *_: None)
+    with SAGE(model, warmup_steps=0) as sage:
+        text = sage.describe()
+        assert "16 of 17 pairs of BatchNorm and neuron fused" in text
+        assert "1 not fused: the BatchNorm has hooks" in text
+        assert f"kernels {native.status()}" in text

@@ -104,6 +104,7 @@ def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[
     copied, described = copy.deepcopy((model, list(blocks) if blocks is not None else None))
     copied.train().zero_grad()
     functional.reset_net(copied)
+    _separate_neurons(copied)
     found = described if described is not None else find_blocks(copied)
     inside = {id(node) for block in found for node in block.neurons}
     groups = [("outside blocks", [n for n in nodes_of(copied) if id(n) not in inside], None)]
@@ -120,6 +121,13 @@ def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[
         _part(name, [probes[id(n)] for n in nodes], dead.get(id(block), [])) for name, nodes, block in groups if nodes
     ]
     return Report(loss.item(), parts)
+
+
+def _separate_neurons(model: nn.Module) -> None:
+    """A hook on its BatchNorm keeps a neuron from being fused with it, and the gradient between them visible."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.register_forward_hook(lambda *_: None)
 
 
 class _DeadHeads:

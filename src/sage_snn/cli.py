@@ -120,6 +120,18 @@ def export(
     print(write(opened.network(weights), out or run / f"export{SUFFIXES[to]}", to, images))
 
 
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="the small network only, about two minutes")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="SpikingJelly under torch.compile too; minutes")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the rows as JSON, and a picture beside it")] = None,
+) -> None:
+    """Training step, memory, overhead and inference against SpikingJelly, contestants taking turns."""
+    from .bench.bench import run_bench
+
+    run_bench(out, quick=quick, compiled=compiled)
+
+
 def _show(result: Any, as_json: bool) -> None:
     if as_json:
         import json

@@ -2,7 +2,8 @@
 
 from .block import Block, block_nodes, owners
 from .finder import find_blocks
+from .fusion import code_paths
 from .slopes import NodeSlopes, is_node, nodes_of
 from .tap import Tap
 
-__all__ = ["Block", "NodeSlopes", "Tap", "block_nodes", "find_blocks", "is_node", "nodes_of", "owners"]
+__all__ = ["Block", "NodeSlopes", "Tap", "block_nodes", "code_paths", "find_blocks", "is_node", "nodes_of", "owners"]

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..blocks import Block, NodeSlopes
+from ..blocks import Block, NodeSlopes, code_paths
 
 BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
 VERSION = 1
@@ -23,6 +23,7 @@ class Policy:
     def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], blocks: Sequence[Block]) -> None:
         _refuse_captured(model)
         self.blocks = list(blocks)
+        self._model = weakref.ref(model)
         self._nodes = NodeSlopes(nodes)
         if any(node in _controlled for node in self._nodes.nodes):
             raise RuntimeError(
@@ -60,6 +61,8 @@ class Policy:
         """What is controlled where, in words."""
         counts = Counter(self._nodes.paths()).items()
         paths = [f"  {count} nodes {path}" for path, count in counts]
+        model = self._model()
+        paths += [f"  {line}" for line in code_paths(model)] if model is not None else []
         return "\n".join([f"{type(self).__name__} on {len(self.blocks)} blocks", *paths])
 
     def remove(self) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from .labels import context_words, is_context
+from .reported import GAINS
 from .results import ResultError
 
 CONFIDENCE = 0.95
@@ -16,7 +17,6 @@ POWER = 0.8
 RESAMPLES = 9999
 MOST_SEEDS = 100_000
 FEW = 20  # below about so many seeds a percentile bootstrap covers noticeably less than it says
-CLAIMED_GAIN = {"cifar10": 0.81, "cifar100": 0.48}  # points of top-1, SAGE over the table's own baseline row
 ABSTRACT_GAIN = 1.0  # the lower end of "1-2 %", for other data
 CAUTION = (
     f"with fewer than {FEW} seeds the bootstrap interval is too narrow (it resamples the few values that were seen): "
@@ -134,7 +134,7 @@ def in_words(difference: Estimate) -> str:
 
 def claimed_gain(data: str) -> float:
     """What the paper reports for these data, in points of top-1."""
-    return CLAIMED_GAIN.get(data, ABSTRACT_GAIN)
+    return GAINS.get(data, ABSTRACT_GAIN)
 
 
 def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fixed") -> pd.DataFrame:

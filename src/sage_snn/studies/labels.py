@@ -10,7 +10,7 @@ Fields = Mapping[str, Any]
 # Columns of their own in every table, so that a label need not repeat them.
 APART = ("data", "seed", "model.time_steps", "policy.kind")
 USED_BY = {"fixed": {"slope"}, "learnable": {"slope", "per"}}  # sage uses all but these
-_DEFAULTS = PolicyConfig().model_dump(mode="json")
+DEFAULTS = PolicyConfig().model_dump(mode="json")
 
 
 def varying(recipes: Iterable[Recipe]) -> list[str]:
@@ -48,12 +48,13 @@ def _words(recipe: Recipe, fields: list[str]) -> list[str]:
     identity, words = recipe.identity(), list[str]()
     for key in fields:
         name = key.removeprefix("policy.")
-        if key.startswith("policy.") and _is_used(recipe.policy.kind, name) and identity[key] != _DEFAULTS[name]:
+        if key.startswith("policy.") and is_used(recipe.policy.kind, name) and identity[key] != DEFAULTS[name]:
             words.append(f"{_short(key, fields)}={_value(identity[key])}")
     return words + context_words(identity, fields)
 
 
-def _is_used(kind: str, name: str) -> bool:
+def is_used(kind: str, name: str) -> bool:
+    """Does a policy of this kind look at this field?"""
     return name in USED_BY[kind] if kind in USED_BY else name not in ("slope", "per")
 
 

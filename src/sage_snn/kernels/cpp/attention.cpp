@@ -64,8 +64,35 @@ struct Table {
 
 constexpr double REACH = 330;  // exp(2 * REACH) and products of Z up to it are finite
 
+struct Totals {  // of eight rows and one temperature
+    Reals z, u, squares;
+};
+
+// What the rows of a map add up to, lane by lane; logarithms are taken of products of as many Z as stay finite.
 struct Sums {
-    double entropy = 0, impurity = 0;
+    Reals mean = {}, impurity = {}, product = Reals{} + 1;
+    double log_z = 0, reach = 0;
+
+    void add(Totals t, Index rows, double each) {
+        for (Index j = rows; j < ROWS; ++j) t.z[j] = t.squares[j] = 1, t.u[j] = 0;  // a lane without a row adds nothing
+        if (reach + each > 2 * REACH) flush();
+        const Reals inverse = 1 / t.z;
+        mean += t.u * inverse;
+        impurity += 1 - t.squares * inverse * inverse;
+        product *= t.z;
+        reach += each;
+    }
+
+    void flush() {
+        double all = 1;
+        for (int j = 0; j < ROWS; ++j)
+            if (reach * ROWS < 2 * REACH) all *= product[j];
+            else log_z += std::log(product[j]);
+        log_z += std::log(all);
+        product = Reals{} + 1, reach = 0;
+    }
+
+    static double sum(const Reals& x) { return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7])); }
 };
 
 // sum and carry of three bits, 64 times in every lane
@@ -134,26 +161,29 @@ struct Counters {
     }
 };
 
-struct Totals {  // of eight rows and one temperature
-    Reals z, u, squares;
-};
-
 struct Worker {  // of one thread
     std::vector<Word> packed, query, planes;
     std::vector<Totals> totals;
+    std::vector<Sums> sums;
 
+    // found (S, 2): sums over the rows of a map of entropy and impurity.
     bool run(const Sizes& s, const Spikes& q, const Spikes& k, Index map, const std::vector<Table>& tables,
-             std::vector<Sums>& sums) {
+             double* found) {
         if (!q.pack(s, map, true, packed, query) || !k.pack(s, map, false, packed, planes)) return false;
         const Index features = (s.width + 7) / 8 * 8, token_words = words(s.width);
         planes.resize(size_t(features * words(s.tokens)), 0);
         for (Index f = s.width; f < features; ++f)
             for (Index w = 0; w < words(s.tokens); ++w) planes[size_t(f * words(s.tokens) + w)] = 0;
         query.resize(size_t((s.tokens + ROWS) * token_words));  // the last eight may be fewer; theirs are not read
+        sums.assign(tables.size(), Sums());
         for (Index first = 0; first < s.tokens; first += ROWS) {
             weigh(s, &query[size_t(first * token_words)], features, tables);
             const Index rows = s.tokens - first < ROWS ? s.tokens - first : ROWS;
-            for (size_t i = 0; i < tables.size(); ++i) reduce(totals[i], rows, tables[i], sums[i]);
+            for (size_t i = 0; i < tables.size(); ++i) sums[i].add(totals[i], rows, tables[i].reach);
+        }
+        for (size_t i = 0; i < tables.size(); ++i) {
+            sums[i].flush();
+            found[2 * i] = sums[i].log_z - Sums::sum(sums[i].mean), found[2 * i + 1] = Sums::sum(sums[i].impurity);
         }
         return true;
     }
@@ -179,22 +209,6 @@ struct Worker {  // of one thread
             }
         }
     }
-
-    // Logarithms are taken of products of as many Z as stay finite.
-    static void reduce(const Totals& t, Index rows, const Table& table, Sums& sums) {
-        const Reals inverse = 1 / t.z, mean = t.u * inverse, purity = t.squares * inverse * inverse;
-        double product = 1, reach = 0;
-        for (Index j = 0; j < rows; ++j) {
-            sums.entropy -= mean[j];
-            sums.impurity += 1 - purity[j];
-            product *= t.z[j];
-            reach += table.reach;
-            if (reach + table.reach > 2 * REACH || j + 1 == rows) {
-                sums.entropy += std::log(product);
-                product = 1, reach = 0;
-            }
-        }
-    }
 };
 
 }  // namespace
@@ -215,7 +229,7 @@ extern "C" __attribute__((visibility("default"))) int sage_attention(
     for (Index i = 0; i < count; ++i) tables.emplace_back(factors[i], s);
     for (const Table& table : tables)
         if (!(table.reach < REACH)) return 2;
-    std::vector<std::vector<Sums>> sums(size_t(s.maps()));
+    std::vector<double> found(size_t(s.maps() * count * 2));
     std::atomic<bool> binary{true};
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -223,8 +237,7 @@ extern "C" __attribute__((visibility("default"))) int sage_attention(
 #pragma omp for schedule(static)
         for (Index map = 0; map < s.maps(); ++map) {
             if (!binary.load(std::memory_order_relaxed)) continue;
-            std::vector<Sums>& mine = sums[size_t(map)];
-            mine.resize(size_t(count));
+            double* mine = found.data() + map * count * 2;
             if (!worker.run(s, query, key, map, tables, mine)) binary.store(false, std::memory_order_relaxed);
         }
     }
@@ -232,9 +245,8 @@ extern "C" __attribute__((visibility("default"))) int sage_attention(
     for (Index i = 0; i < count * s.heads; ++i) entropy[i] = gini[i] = 0;
     for (Index map = 0; map < s.maps(); ++map)  // always in this order
         for (Index i = 0; i < count; ++i) {
-            const Sums& found = sums[size_t(map)][size_t(i)];
-            entropy[i * s.heads + map % s.heads] += found.entropy;
-            gini[i * s.heads + map % s.heads] += found.impurity;
+            entropy[i * s.heads + map % s.heads] += found[size_t((map * count + i) * 2)];
+            gini[i * s.heads + map % s.heads] += found[size_t((map * count + i) * 2 + 1)];
         }
     return 0;
 }

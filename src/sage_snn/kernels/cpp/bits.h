@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 namespace sage {
 
 using Index = std::ptrdiff_t;
@@ -35,8 +39,36 @@ bool pack_word(const unsigned char* from, Index stride, Index count, E one, Word
         odd = E(odd | (value == one ? E(0) : value));
     }
     word = 0;
-    for (int g = 0; g < 8; ++g) word |= eight(bytes + g * 8) << (g * 8);
+    for (Index g = 0; g * 8 < count; ++g) word |= eight(bytes + g * 8) << (g * 8);
     return odd == 0;
+}
+
+// The usual case, 64 values of four bytes that lie together; the processor's own comparisons give bits at once.
+inline bool pack_whole_word(const unsigned char* from, std::uint32_t one, Word& word) {
+#if defined(__AVX512F__)
+    const __m512i ones = _mm512_set1_epi32(int(one));
+    Word any = 0;
+    word = 0;
+    for (int i = 0; i < 4; ++i) {
+        const __m512i values = _mm512_loadu_si512(from + i * 64);
+        word |= Word(_mm512_cmpeq_epi32_mask(values, ones)) << (i * 16);
+        any |= Word(_mm512_test_epi32_mask(values, values)) << (i * 16);
+    }
+    return any == word;
+#elif defined(__AVX2__)
+    const __m256i ones = _mm256_set1_epi32(int(one)), zeros = _mm256_setzero_si256();
+    Word none = 0;
+    word = 0;
+    for (int i = 0; i < 8; ++i) {
+        const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * 32));
+        const auto bits = [](__m256i m) { return Word(unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(m)))); };
+        word |= bits(_mm256_cmpeq_epi32(values, ones)) << (i * 8);
+        none |= bits(_mm256_cmpeq_epi32(values, zeros)) << (i * 8);
+    }
+    return (none ^ word) == ~Word(0);
+#else
+    return pack_word<std::uint32_t, true>(from, 1, WORD, one, word);
+#endif
 }
 
 // A row of `count` values, `stride` apart, into words(count) words.
@@ -46,8 +78,10 @@ bool pack_row(const unsigned char* from, Index stride, Index count, Word one, Wo
     for (Index first = 0; first < count; first += WORD) {
         const unsigned char* at = from + first * stride * Index(sizeof(E));
         const Index n = count - first < WORD ? count - first : WORD;
-        if (stride == 1 && n == WORD) good &= pack_word<E, true>(at, 1, WORD, E(one), to[first / WORD]);
-        else good &= pack_word<E, false>(at, stride, n, E(one), to[first / WORD]);
+        Word& word = to[first / WORD];
+        if (stride == 1 && n == WORD && sizeof(E) == 4) good &= pack_whole_word(at, std::uint32_t(one), word);
+        else if (stride == 1) good &= pack_word<E, true>(at, 1, n, E(one), word);
+        else good &= pack_word<E, false>(at, stride, n, E(one), word);
     }
     return good;
 }
@@ -65,21 +99,32 @@ inline bool pack_row(const unsigned char* from, int size, Index stride, Index co
 inline void transpose(Word* block) {
     Word mask = 0x00000000FFFFFFFFu;
     for (int j = 32; j; j >>= 1, mask ^= mask << j)
-        for (int k = 0; k < 64; k = ((k | j) + 1) & ~j) {
-            const Word t = ((block[k] >> j) ^ block[k | j]) & mask;
-            block[k] ^= t << j;
-            block[k | j] ^= t;
-        }
+        for (int base = 0; base < 64; base += 2 * j)
+            for (int k = base; k < base + j; ++k) {
+                const Word t = ((block[k] >> j) ^ block[k + j]) & mask;
+                block[k] ^= t << j;
+                block[k + j] ^= t;
+            }
+}
+
+// The same for few rows: bit by bit, but 64 columns at once.
+inline void transpose_few(const Word* block, Index rows, Word* to) {
+    for (int k = 0; k < WORD; ++k) to[k] = 0;
+    for (Index r = 0; r < rows; ++r)
+        for (int k = 0; k < WORD; ++k) to[k] |= (block[r] >> k & 1) << r;
 }
 
 // rows x columns bits -> columns x rows; each row of either takes whole words.
 inline void transpose(const Word* from, Index rows, Index columns, Word* to) {
-    Word block[WORD];
+    Word block[WORD], turned[WORD];
     for (Index r = 0; r < rows; r += WORD)
         for (Index c = 0; c < columns; c += WORD) {
-            for (Index i = 0; i < WORD; ++i) block[i] = r + i < rows ? from[(r + i) * words(columns) + c / WORD] : 0;
-            transpose(block);
-            for (Index i = 0; i < WORD && c + i < columns; ++i) to[(c + i) * words(rows) + r / WORD] = block[i];
+            const Index count = rows - r < WORD ? rows - r : WORD;
+            for (Index i = 0; i < WORD; ++i) block[i] = i < count ? from[(r + i) * words(columns) + c / WORD] : 0;
+            if (count > 16) transpose(block);
+            else transpose_few(block, count, turned);
+            const Word* found = count > 16 ? block : turned;
+            for (Index i = 0; i < WORD && c + i < columns; ++i) to[(c + i) * words(rows) + r / WORD] = found[i];
         }
 }
 

@@ -1,0 +1,128 @@
+"""All measurements in order, with a bar, a table, JSON and a picture of the growth curves."""
+
+import json
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from ..kernels import native
+from . import measures
+from .measures import LARGE, MIDDLE, SMALL, Row
+
+
+def run_bench(out: Path | None, *, quick: bool, compiled: bool = False) -> list[Row]:
+    """Measure, print the table, and write it to `out` (JSON; a picture of the growth curves beside it)."""
+    console = Console()
+    console.print("\n".join(environment_lines()), highlight=False)
+    rows: list[Row] = []
+    plan = list(_plan(quick, compiled))
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=len(plan))
+        for name, measure in plan:
+            progress.update(task, description=name)
+            rows += list(measure)
+            progress.advance(task)
+    console.print(table(rows))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(
+            json.dumps({"environment": environment(), "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
+        )
+        draw_growth(rows, out.with_suffix(".png"))
+        console.print(f"written to {out}")
+    return rows
+
+
+def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
+    repetitions = 7
+    sizes = (SMALL,) if quick else (SMALL, MIDDLE, LARGE)
+    yield "training step", measures.training(sizes, repetitions, compiled=compiled)
+    yield "SAGE overhead", measures.overhead(sizes, repetitions)
+    single = measures.Size(384, 12, 1)
+    yield "inference", measures.inferring((single,) if quick else (LARGE, single), repetitions)
+    if not quick:
+        yield "memory", measures.memory()
+        yield "growth", measures.growth(repetitions)
+
+
+def environment() -> dict[str, Any]:
+    """What the numbers were measured on."""
+    from importlib.metadata import version
+
+    return {
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "kernels": native.status(),
+        "versions": {name: version(name) for name in ("sage-snn", "torch", "spikingjelly")},
+    }
+
+
+def environment_lines() -> list[str]:
+    """The same in words."""
+    found = environment()
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    return [f"{found['processor']}, {found['threads']} threads; {versions}", f"kernels {found['kernels']}"]
+
+
+def table(rows: list[Row]) -> Table:
+    """Minimum and median over the repetitions, and the ratio of the minima to SpikingJelly's."""
+    shown = Table("measure", "size", "contestant", "minimum", "median", "x faster or smaller", "note")
+    for row in rows:
+        scale, unit = (1e3, "ms") if row.unit == "s" else (1, row.unit)
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        times = [f"{value * scale:.4g} {unit}" for value in (row.minimum, row.median)]
+        shown.add_row(row.measure, row.size, row.contestant, *times, ratio, row.note)
+    return shown
+
+
+def draw_growth(rows: list[Row], path: Path) -> None:
+    """A panel per quantity that grows; both axes logarithmic."""
+    names = list(dict.fromkeys(row.measure for row in rows if row.measure.startswith("growth")))
+    if not names:
+        return
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(names), figsize=(4 * len(names), 3.4), layout="constrained")
+    for axis, name in zip(axes, names, strict=True):
+        mine = [row for row in rows if row.measure == name]
+        sizes = list(dict.fromkeys(row.size for row in mine))
+        for mark, contestant in zip("os^", dict.fromkeys(row.contestant for row in mine), strict=False):
+            times = [row.minimum * 1e3 for row in mine if row.contestant == contestant]
+            axis.plot(range(len(sizes)), times, marker=mark, label=contestant)
+        axis.set_xticks(range(len(sizes)), [_short(name, size) for size in sizes])
+        axis.set(title=name, yscale="log", ylabel="ms per training step", xlabel=name.removeprefix("growth with "))
+    axes[0].legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _short(name: str, size: str) -> str:
+    """The number that grows, out of the size's description."""
+    parts = {part.split()[-1] if "tokens" not in part else "tokens": part for part in size.split(", ")}
+    wanted = {
+        "growth with T": "T=",
+        "growth with batch": "batch ",
+        "growth with width": "-",
+        "growth with tokens": "tokens",
+    }
+    mark = wanted[name]
+    part = next(part for part in parts.values() if mark in part)
+    return part.split(" ")[0] if mark == "tokens" else part.partition(mark)[2]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,89 @@
+"""What is measured: our Spikformer, and SpikingJelly's of the same depth, width and heads."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from spikingjelly.activation_based import functional
+from spikingjelly.activation_based.model.spikformer import Spikformer as SpikingJellySpikformer
+from torch import Tensor, nn
+
+from ..models import spikformer
+
+
+@dataclass(frozen=True)
+class Size:
+    """A network and a batch, 32-pixel images unless said otherwise."""
+
+    dim: int
+    heads: int
+    batch: int
+    depth: int = 4
+    time_steps: int = 4
+    image: int = 32
+
+    def __str__(self) -> str:
+        tokens = (self.image // 4) ** 2
+        return f"{self.depth}-{self.dim}, batch {self.batch}, T={self.time_steps}, {tokens} tokens"
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Random images and labels."""
+        generator = torch.Generator().manual_seed(0)
+        images = torch.randn(self.batch, 3, self.image, self.image, generator=generator)
+        return images, torch.randint(0, 10, (self.batch,), generator=generator)
+
+    def ours(self) -> nn.Module:
+        """Our network."""
+        torch.manual_seed(0)
+        return spikformer(self.depth, self.dim, self.heads, self.time_steps, image_size=self.image)
+
+    def theirs(self) -> nn.Module:
+        """SpikingJelly's: it pools before the neurons, which is the cheaper order; multi-step mode as it recommends."""
+        torch.manual_seed(0)
+        return SpikingJellySpikformer(
+            T=self.time_steps,
+            img_size_h=self.image,
+            img_size_w=self.image,
+            patch_size=4,
+            num_classes=10,
+            embed_dims=self.dim,
+            num_heads=self.heads,
+            depths=self.depth,
+        )
+
+
+def training_step(model: nn.Module, size: Size, after: Callable[[], None] = lambda: None) -> Callable[[], None]:
+    """Forward, loss, backward; `after` is a policy's step."""
+    images, labels = size.data()
+
+    def step() -> None:
+        logits = model(images)
+        logits = logits.mean(0) if logits.ndim == 3 else logits
+        F.cross_entropy(logits, labels).backward()
+        model.zero_grad()
+        after()
+        functional.reset_net(model)
+
+    return step
+
+
+def inference(model: nn.Module, size: Size) -> Callable[[], None]:
+    """A forward pass without gradients."""
+    images, _ = size.data()
+
+    @torch.no_grad()
+    def run() -> None:
+        model(images)
+        functional.reset_net(model)
+
+    return run
+
+
+def settled(model: nn.Module, size: Size) -> nn.Module:
+    """In eval mode with normalisation that has seen data, so that neurons fire as they would."""
+    with torch.no_grad():
+        for _ in range(3):
+            model(size.data()[0])
+            functional.reset_net(model)
+    return model.eval()

@@ -1,0 +1,167 @@
+"""The measurements, each a list of rows for the table."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..deploy import accelerate, fuse
+from ..policies import SAGE
+from .contestants import Size, inference, settled, training_step
+from .timing import Timing, alternate, without_kernels
+
+SMALL, MIDDLE, LARGE = Size(64, 8, 32), Size(192, 12, 16), Size(384, 12, 8)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant in one measurement; the ratio says how many times the peer's cost it saves."""
+
+    measure: str
+    size: str
+    contestant: str
+    minimum: float
+    median: float
+    unit: str
+    ratio: float | None
+    note: str = ""
+
+
+def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = False) -> Iterator[Row]:
+    """A training step: SpikingJelly, its nodes accelerated, ours, ours without kernels."""
+    for size in sizes:
+        ours, twin = size.ours(), training_step(size.ours(), size)
+        contestants = {
+            "SpikingJelly": training_step(size.theirs(), size),
+            "SpikingJelly, accelerated": training_step(accelerate(size.theirs()), size),
+            "ours": training_step(ours, size),
+            "ours, torch twin": _inside(without_kernels, twin),
+        }
+        if compiled:
+            contestants["SpikingJelly, torch.compile"] = training_step(torch.compile(size.theirs()), size)  # type: ignore[arg-type]
+        yield from _rows("training step", str(size), alternate(contestants, repetitions))
+
+
+def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
+    """SAGE, exact and at every step: the statistic, the controller, and the whole as a share of the step."""
+    for size in sizes:
+        plain, controlled = size.ours(), size.ours()
+        sage = SAGE(controlled, warmup_steps=0)
+        step = training_step(controlled, size, sage.step)
+        step()
+        taps, spikes = sage._taps, _spikes_of(sage, controlled, size)
+
+        def statistic(taps: Any = taps, spikes: Any = spikes) -> None:
+            for tap, (q, k) in zip(taps, spikes, strict=True):
+                tap.add(q, k)
+
+        def controller(sage: SAGE = sage) -> None:
+            for tap in sage._taps:
+                tap.has_read = True
+                tap.sums.fill_(1.0)
+            sage.step()
+
+        parts = {"plain step": training_step(plain, size), "step with SAGE": step}
+        times = alternate(parts | {"statistic": statistic, "controller": controller}, repetitions)
+        whole = times["plain step"].minimum
+        for name in ("statistic", "controller"):
+            share = f"{100 * times[name].minimum / whole:.2f} % of the step"
+            yield Row("SAGE overhead", str(size), name, times[name].minimum, times[name].median, "s", None, share)
+        extra = times["step with SAGE"].minimum - whole
+        share = f"{100 * extra / whole:+.2f} % of the step, by difference"
+        yield Row("SAGE overhead", str(size), "whole", extra, extra, "s", None, share)
+        sage.remove()
+
+
+def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
+    """A forward pass in eval mode: SpikingJelly, ours as trained, and the deployment form."""
+    for size in sizes:
+        ours = settled(size.ours(), size)
+        contestants = {
+            "SpikingJelly": inference(settled(size.theirs(), size), size),
+            "ours": inference(ours, size),
+            "ours, fused": inference(fuse(ours), size),
+        }
+        for row in _rows("inference", str(size), alternate(contestants, repetitions)):
+            yield Row(**{**vars(row), "note": f"{size.batch / row.minimum:.1f} images/s"})
+
+
+def memory(size: Size = LARGE, small: int = 1, large: int = 16) -> Iterator[Row]:
+    """How peak resident memory of a training step grows from a small batch to a large one, each in its own process."""
+    growth = {}
+    for kind in ("theirs", "ours"):
+        peaks = [_peak(kind, Size(size.dim, size.heads, batch)) for batch in (small, large)]
+        growth[kind] = peaks[1] - peaks[0]
+    label = f"{size.depth}-{size.dim}, batch {small} to {large}"
+    for kind, name in (("theirs", "SpikingJelly"), ("ours", "ours")):
+        share = f"{growth[kind] / growth['theirs']:.2f} of SpikingJelly's"
+        ratio = growth["theirs"] / growth[kind]
+        yield Row("peak memory growth", label, name, growth[kind], growth[kind], "MB", ratio, share)
+
+
+def growth(repetitions: int) -> Iterator[Row]:
+    """How the cost of a training step grows with T, tokens, batch and width."""
+    curves = {
+        "T": [Size(64, 8, 8, depth=2, time_steps=t) for t in (1, 2, 4, 8, 12)],
+        "tokens": [Size(64, 8, 4, depth=2, image=i) for i in (16, 32, 40, 56)],
+        "batch": [Size(64, 8, b, depth=2) for b in (1, 4, 16, 64)],
+        "width": [Size(d, 8, 8, depth=2) for d in (32, 64, 128, 256)],
+    }
+    for name, sizes in curves.items():
+        for size in sizes:
+            ours, controlled = size.ours(), size.ours()
+            sage = SAGE(controlled, warmup_steps=0)
+            contestants = {
+                "SpikingJelly": training_step(size.theirs(), size),
+                "ours": training_step(ours, size),
+                "ours with SAGE": training_step(controlled, size, sage.step),
+            }
+            yield from _rows(f"growth with {name}", str(size), alternate(contestants, repetitions))
+            sage.remove()
+
+
+def _rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
+    peer = times["SpikingJelly"].minimum
+    for name, timing in times.items():
+        yield Row(measure, size, name, timing.minimum, timing.median, "s", peer / timing.minimum)
+
+
+def _inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[], None]:
+    def inside() -> None:
+        with context():
+            run()
+
+    return inside
+
+
+def _spikes_of(sage: SAGE, model: torch.nn.Module, size: Size) -> list[Any]:
+    """Query and key of every block in one pass, as the taps see them."""
+    outputs: list[dict[str, Any]] = [{} for _ in sage.blocks]
+    handles: list[Any] = []
+    for block, kept in zip(sage.blocks, outputs, strict=True):
+        for role, module in (("query", block.query), ("key", block.key)):
+            assert module is not None
+
+            def keep(_m: Any, _a: Any, out: Any, kept: Any = kept, role: str = role) -> None:
+                kept[role] = out.detach()
+
+            handles.append(module.register_forward_hook(keep))
+    inference(model, size)()
+    for handle in handles:
+        handle.remove()
+    return [block.query_and_key(kept) for block, kept in zip(sage.blocks, outputs, strict=True)]
+
+
+def _peak(kind: str, size: Size) -> float:
+    """Peak resident memory in MB of two training steps in a fresh process."""
+    code = (
+        "import resource, sys\n"
+        "from sage_snn.bench.contestants import Size, training_step\n"
+        f"size = {size!r}\nstep = training_step(size.{kind}(), size)\nstep(); step()\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])

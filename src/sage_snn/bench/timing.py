@@ -1,0 +1,38 @@
+"""Contestants take turns, so that whatever else the machine does meets them all alike."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+from ..kernels import native
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one contestant over the repetitions."""
+
+    minimum: float
+    median: float
+    repetitions: int
+
+
+def alternate(contestants: Mapping[str, Callable[[], object]], repetitions: int) -> dict[str, Timing]:
+    """Time each in turn, `repetitions` times around, after one round to warm up."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for round_number in range(repetitions + 1):
+        for name, run in contestants.items():
+            started = time.perf_counter()
+            run()
+            if round_number:
+                seconds[name].append(time.perf_counter() - started)
+    return {name: Timing(min(s), statistics.median(s), len(s)) for name, s in seconds.items()}
+
+
+@contextmanager
+def without_kernels() -> Iterator[None]:
+    """Inside, the pure-torch twins run."""
+    with patch.object(native, "library", lambda: None), patch.object(native, "is_available", lambda: False):
+        yield

@@ -1,0 +1,190 @@
+"""What was found: the summary in words, measured beside reported, the comparison, the paper's claims."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from ..claims import Claim
+from ..figures import Figure
+from ..figures.style import label_order
+from ..reported import CAVEATS, EPOCHS, NETWORK, TITLES, reported_on
+from ..results import RunResult
+from .document import Section, section
+from .markup import Column, Markup, details, join, number, table, tag
+
+SHOWN = 12  # sentences before the rest is folded away
+METRICS = {"last_top1": "last epoch", "best_top1": "best epoch"}
+VERDICTS = {"supported": "supported", "not supported": "refuted", "not tested here": "untested"}
+
+
+def ordered(comparison: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a comparison: data, T, policies first."""
+    return sorted(
+        comparison.to_dict("records"), key=lambda row: (row["data"], row["time_steps"], label_order(row["label"]))
+    )
+
+
+def summary(comparison: pd.DataFrame, baseline: str) -> Section:
+    """A sentence per label and time steps, as the comparison words it."""
+    rows = [row for row in ordered(comparison) if row["label"] != baseline]
+    sentences = [
+        tag("li", tag("strong", f"{row['label']}, {_name(row['data'])}, T = {row['time_steps']}: "), _sentence(row))
+        for row in rows
+    ]
+    intro = (
+        f"Top-1 accuracy after the last epoch, in percentage points, against {baseline}; runs are paired by seed and "
+        "the intervals hold 95 %. The words follow from the intervals."
+    )
+    if not sentences:
+        return section("summary", "Summary", tag("p", f"Only {baseline} was run, so there is nothing to compare yet."))
+    rest = details(f"{len(sentences) - SHOWN} more", tag("ul", *sentences[SHOWN:], class_="said"))
+    cautions = sorted({row["caution"] for row in rows if row.get("caution")})
+    return section(
+        "summary",
+        "Summary",
+        tag("p", intro),
+        tag("ul", *sentences[:SHOWN], class_="said"),
+        rest if len(sentences) > SHOWN else None,
+        *(tag("p", f"{caution[:1].upper()}{caution[1:]}.", class_="note") for caution in cautions),
+    )
+
+
+def reported(runs: Sequence[RunResult], labels: Sequence[str], comparisons: dict[str, pd.DataFrame]) -> Section:
+    """The paper's rows and ours in one table per data set, with what is wrong in the paper's beside them."""
+    covered = [data for data in TITLES if any(run.recipe.data == data for run in runs)]
+    parts = [_reported_table(data, runs, labels, comparisons) for data in covered]
+    if not covered:
+        names = ", ".join(sorted({run.recipe.data for run in runs}))
+        sentence = f"The paper reports nothing on the data of these runs ({names}), so its figures compare with none."
+        rest = [_reported_table(data, runs, labels, comparisons) for data in TITLES]
+        parts = [tag("p", sentence), details("The paper's figures all the same", *rest)]
+    return section("reported", "Reported and measured", *parts)
+
+
+def comparison_tables(comparisons: dict[str, pd.DataFrame], baseline: str) -> Section:
+    """Mean, spread and paired difference of every label, for the last and the best epoch."""
+    columns = [
+        Column("data", "Data"),
+        Column("time_steps", "T", "d"),
+        Column("label", "Policy"),
+        Column("n", "Seeds", "d"),
+        Column("mean", "Mean", ".2f"),
+        Column("std", "Std", ".2f", "sample standard deviation over seeds"),
+        Column("low", "Low", ".2f", "lower end of the 95 % interval of the mean"),
+        Column("high", "High", ".2f", "upper end of the 95 % interval of the mean"),
+        Column("difference", "Difference", "+.2f", f"paired with {baseline} by seed"),
+        Column("difference_low", "Diff. low", "+.2f", "lower end of its 95 % t interval"),
+        Column("difference_high", "Diff. high", "+.2f", "upper end of its 95 % t interval"),
+        Column("bootstrap_low", "Boot. low", "+.2f", "lower end by bootstrap: too narrow for few seeds"),
+        Column("bootstrap_high", "Boot. high", "+.2f", "upper end by bootstrap: too narrow for few seeds"),
+        Column("seeds_needed", "Seeds needed", ",d", "to see the gain that the paper claims in 8 of 10 studies"),
+    ]
+    tables = [
+        table(
+            [row | {"seeds_needed": _whole(row["seeds_needed"])} for row in ordered(found)],
+            columns,
+            f"Top-1 (%), {METRICS.get(metric, metric)}. Differences in percentage points to {baseline}.",
+        )
+        for metric, found in comparisons.items()
+    ]
+    note = (
+        "The best epoch is chosen on the test images and therefore flatters every policy. Seeds needed: pairs with which "
+        "a t test would see the paper's claimed gain in 80 % of studies, given the spread seen here."
+    )
+    return section("comparison", "Comparison", *tables, tag("p", note, class_="note"))
+
+
+def claims_table(claims: Sequence[Claim], figures: Sequence[Figure]) -> Section:
+    """The paper's claims with a verdict, its reason and the figure behind it."""
+    rows = [
+        {
+            "claim": claim.text,
+            "verdict": tag("span", claim.verdict, class_=f"verdict {VERDICTS.get(claim.verdict, 'untested')}"),
+            "reason": claim.reason,
+            "figure": _link(claim.figure, figures),
+        }
+        for claim in claims
+    ]
+    columns = [Column(key, key.capitalize()) for key in ("claim", "verdict", "reason", "figure")]
+    note = "A verdict holds for these runs: their size of network, their data and their number of epochs."
+    whole = tag("div", table(rows, columns, "Claims of the paper, and what these runs say"), class_="claims")
+    return section("claims", "The paper's claims", tag("p", note), whole)
+
+
+def _reported_table(
+    data: str, runs: Sequence[RunResult], labels: Sequence[str], comparisons: dict[str, pd.DataFrame]
+) -> Markup:
+    rows: list[dict[str, Any]] = [
+        {"source": "reported", "method": row.method, "network": row.network or "–", "time_steps": row.time_steps or "–"}
+        | {"top1": row.top1, "note": row.caveat}
+        for row in reported_on(data)
+    ]
+    last, best = (comparisons[metric] for metric in METRICS)
+    top = {(row["data"], row["time_steps"], row["label"]): row["mean"] for row in best.to_dict("records")}
+    for row in ordered(last[last["data"] == data]):
+        key = (row["data"], row["time_steps"], row["label"])
+        run = next(r for r, label in zip(runs, labels, strict=True) if _key(r, label) == key)
+        sizes = {"top1": row["mean"], "std": row["std"], "n": row["n"], "best": top.get(key)}
+        words = {"source": "measured", "method": row["label"], "network": network(run), "class": "measured"}
+        rows.append(words | {"time_steps": str(row["time_steps"]), "note": _unlike_paper(run)} | sizes)
+    columns = [
+        Column("source", "Source"),
+        Column("method", "Method"),
+        Column("network", "Network"),
+        Column("time_steps", "T"),
+        Column("top1", "Top-1 (%)", ".2f", "measured: mean over seeds, last epoch"),
+        Column("std", "± std", ".2f", "sample standard deviation over seeds"),
+        Column("best", "Best epoch (%)", ".2f", "chosen on the test images"),
+        Column("n", "Seeds", "d"),
+        Column("note", "Mind"),
+    ]
+    caveats = tag("ul", *(tag("li", caveat) for caveat in CAVEATS[data]))
+    warning = tag("div", tag("strong", "Known problems of the reported figures"), caveats, class_="caveats")
+    return join([tag("h3", TITLES[data]), table(rows, columns, f"{TITLES[data]} top-1"), warning])
+
+
+def network(run: RunResult) -> str:
+    """Depth and width in the way papers name them."""
+    return f"Spikformer-{run.recipe.model.depth}-{run.recipe.model.dim}"
+
+
+def _unlike_paper(run: RunResult) -> str:
+    recipe, found = run.recipe, list[str]()
+    if network(run) != NETWORK:
+        found.append("another network")
+    if recipe.epochs < EPOCHS:
+        found.append(f"{recipe.total_epochs} epochs instead of {EPOCHS}")
+    if recipe.train_images:
+        found.append(f"{recipe.train_images:,} training images")
+    if recipe.max_steps_per_epoch:
+        found.append(f"at most {recipe.max_steps_per_epoch} steps an epoch")
+    return f"not comparable with the reported rows: {', '.join(found)}" if found else ""
+
+
+def _key(run: RunResult, label: str) -> tuple[str, int, str]:
+    return run.recipe.data, run.recipe.model.time_steps, label
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    pairs = int(row.get("pairs") or 0)
+    counted = f" ({number(row['difference'], '+.2f')} on average of {pairs} seeds)" if pairs > 1 else ""
+    return f"{row['words']}{counted}."
+
+
+def _link(name: str | None, figures: Sequence[Figure]) -> Markup | str:
+    """To the figure of that name, or the first of its family."""
+    if not name:
+        return ""
+    found = next((f for f in figures if f.name == name), None) or next(
+        (f for f in figures if f.name.startswith(f"{name}-")), None
+    )
+    return "" if found is None else tag("a", found.title, href=f"#{found.name}")
+
+
+def _name(data: str) -> str:
+    return TITLES.get(data, data)
+
+
+def _whole(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)
