@@ -3,12 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick lint format clean
+.PHONY: demo test quick lint format browser clean
 
 demo: $(INSTALLED)
-	$(BIN)/python examples/own_loop.py
+	$(BIN)/sage-snn demo
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -q
 
 quick: lint
@@ -29,6 +29,12 @@ $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@
+
+# The page of results is tested in a real browser.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+	  test "$$(id -u)" = 0 || { echo "install chromium and chromium-driver first, e.g. sudo apt-get install chromium chromium-driver"; exit 1; }; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; }
 
 clean:
 	rm -rf .venv build dist

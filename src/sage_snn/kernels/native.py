@@ -24,7 +24,7 @@ import torch
 SOURCES = Path(__file__).parent / "cpp"
 # No -ffast-math, and no contraction of a * b + c: backward recomputes what forward rounded, and the twins must agree.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
-FLAGS += ["-fno-trapping-math"]
+FLAGS += ["-fno-trapping-math", "-Wno-psabi"]
 TUNING = (["-march=native"], ["-mcpu=native"], list[str]())  # the first that the compiler accepts
 OPENMP = (["-fopenmp"], list[str]())
 SECONDS = 300  # after which a compiler is taken to hang

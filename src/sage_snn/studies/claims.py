@@ -1,11 +1,12 @@
 """The paper's claims, each with what these runs say about it; verdicts follow from intervals, never from opinion."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
-from .comparison import ABSTRACT_GAIN, claimed_gain, estimate, in_words
-from .effects import Claim, Effect, effects, judge, plain, with_policy
+from .comparison import ABSTRACT_GAIN, claimed_gain
+from .effects import Claim, Effect, effect_of, effects, judge, plain, with_policy
 from .reported import EPOCHS, NETWORK
 from .results import RunResult, table
 from .signal_claims import gini_is_flat, inference_is_unchanged, overhead_claims, quarter_keeps_most
@@ -31,8 +32,8 @@ def claims(source: Sequence[RunResult] | pd.DataFrame) -> list[Claim]:
         _on_a_par_with_learnable(rows, scale),
         _narrowing_beats_broadening(rows, scale),
         _signal_matters(rows, scale),
-        gini_is_flat(runs),
-        quarter_keeps_most(runs),
+        gini_is_flat(runs, scale),
+        quarter_keeps_most(runs, scale),
         *overhead_claims(runs),
         inference_is_unchanged(runs),
     ]
@@ -68,25 +69,14 @@ def _largest_at_four(gains: Sequence[Effect], scale: str) -> Claim:
     tests: list[tuple[Effect, bool]] = []
     for four in (gain for gain in gains if gain.time_steps == PAPER_STEPS):
         for other in gains:
-            same = other.where.replace(f"T={other.time_steps}", "") == four.where.replace(f"T={PAPER_STEPS}", "")
-            if other is four or not same:
+            if other is four or (other.data, other.context) != (four.data, four.context):
                 continue
             seeds = four.by_seed.index.intersection(other.by_seed.index)
-            found = estimate(list(four.by_seed[seeds] - other.by_seed[seeds]))
             where = f"{four.data}, gain at T=4 against T={other.time_steps}"
-            tests.append((_effect(four, where, found), found.low > 0))
+            found = effect_of(where, list(four.by_seed[seeds] - other.by_seed[seeds]))
+            tests.append((found, found.paired.low > 0))
     text = "SAGE's gain is largest at T=4"
     return judge(text, tests, "needs sage and fixed runs at T=4 and another T", "difference", scale)
-
-
-def _effect(like: Effect, where: str, found: object) -> Effect:
-    from .comparison import Estimate, Paired
-
-    assert isinstance(found, Estimate)
-    nan = float("nan")
-    words = in_words(found)
-    result = Paired(found.n, found.mean, found.low, found.high, nan, nan, None, words, "")
-    return Effect(like.data, like.time_steps, where, result, like.by_seed)
 
 
 def _on_a_par_with_learnable(rows: pd.DataFrame, scale: str) -> Claim:
@@ -126,8 +116,7 @@ def _signal_matters(rows: pd.DataFrame, scale: str) -> Claim:
     for control in ("random", "constant"):
         chosen = with_policy(rows, "policy.signal", [signal == control for signal in rows["policy.signal"]])
         for effect in effects(rows, plain(rows, "sage"), chosen):
-            named = Effect(effect.data, effect.time_steps, f"{effect.where} against {control}", effect.paired, effect.by_seed)
-            tests.append((named, effect.paired.low > 0))
+            tests.append((replace(effect, where=f"{effect.where} against {control}"), effect.paired.low > 0))
     return judge(text, tests, missing, "difference", scale)
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from .results import ResultError
 CONFIDENCE = 0.95
 POWER = 0.8
 RESAMPLES = 9999
+EXACT = 6  # values up to which all resamples are taken, n^n of them
 MOST_SEEDS = 100_000
 FEW = 20  # below about so many seeds a percentile bootstrap covers noticeably less than it says
 ABSTRACT_GAIN = 1.0  # the lower end of "1-2 %", for other data
@@ -87,9 +89,13 @@ def paired(values: Sequence[float], baseline_values: Sequence[float], claimed_ga
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
     """Percentile interval of the mean; the same numbers every time."""
-    if len(values) < 2:
+    n = len(values)
+    if n < 2:
         return NAN, NAN
-    drawn = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    if n <= EXACT:  # so few values have few means: drawing them at random would miss the quantile by a whole step
+        drawn = np.indices((n,) * n).reshape(n, -1).T
+    else:
+        drawn = np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
@@ -144,12 +150,13 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
     """
     if metric not in table:
         raise ResultError(f"no column {metric!r}; compare last_top1, best_top1, seconds or images_per_second")
-    scene = ["data", "time_steps", *(name for name in table.columns if "." in name and is_context(name))]
-    rows = []
-    for place, group in table.groupby([*scene, "label"], sort=False, dropna=False):
+    scene = scene_columns(table, metric)
+    rows: list[dict[str, Any]] = []
+    everything: Any = table
+    for place, group in everything.groupby([*scene, "label"], sort=False, dropna=False):
         *where, label = place if isinstance(place, tuple) else (place,)
         values = dict(zip(scene, where, strict=True))
-        others = table[np.logical_and.reduce([_same(table[key], value) for key, value in values.items()])]
+        others = everything[np.logical_and.reduce([_same(everything[key], value) for key, value in values.items()])]
         wanted = {baseline, " ".join([baseline, *context_words(values, scene[2:])])}
         reference = others[others["label"].isin(wanted)]
         rows.append(values | {"label": label} | _compared(group, reference, metric, str(label) in wanted))
@@ -158,7 +165,15 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
     return found
 
 
-def _compared(group: pd.DataFrame, reference: pd.DataFrame, metric: str, is_baseline: bool) -> dict[str, object]:
+def scene_columns(table: pd.DataFrame, metric: str) -> list[str]:
+    """What two runs must share to be compared; recording takes time but changes no accuracy."""
+    is_timed = not metric.endswith("top1")
+    fields = [name for name in map(str, table.columns) if "." in name]
+    apart = [name for name in fields if is_context(name) or (is_timed and name.startswith("observe."))]
+    return ["data", "time_steps", *apart]
+
+
+def _compared(group: Any, reference: Any, metric: str, is_baseline: bool) -> dict[str, object]:
     mine, theirs = _by_seed(group, metric), _by_seed(reference, metric)
     own = estimate(list(mine))
     row: dict[str, object] = {"n": own.n, "missing": int(mine.isna().sum()), "mean": own.mean, "std": own.std}
@@ -186,7 +201,7 @@ def _compared(group: pd.DataFrame, reference: pd.DataFrame, metric: str, is_base
     }
 
 
-def _by_seed(rows: pd.DataFrame, metric: str) -> pd.Series:
+def _by_seed(rows: Any, metric: str) -> pd.Series:
     """Seed -> value; a run that was read twice, or recorded more, counts once."""
     for seed, same in rows.groupby("seed"):
         if len(same) > 1 and metric.endswith("top1") and same[metric].nunique(dropna=False) > 1:

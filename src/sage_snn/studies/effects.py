@@ -1,14 +1,14 @@
 """Differences between two kinds of runs, seed by seed, wherever both were trained under the same conditions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from .comparison import Paired, claimed_gain, paired
-from .labels import DEFAULTS, is_context, is_used
+from .comparison import Paired, claimed_gain, estimate, in_words, paired, scene_columns
+from .labels import DEFAULTS, is_used
 
 Verdict = Literal["supported", "not supported", "not tested here"]
 
@@ -25,13 +25,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Effect:
-    """One difference: where, its interval, and its value for every seed."""
+    """One difference: where, its interval, and its value for every seed; `context` is what else was the same."""
 
-    data: str
-    time_steps: int
     where: str
     paired: Paired
-    by_seed: pd.Series
+    data: str = ""
+    time_steps: int = 0
+    context: str = ""
+    by_seed: pd.Series = field(default_factory=lambda: pd.Series(dtype=float))
 
     @property
     def is_tested(self) -> bool:
@@ -39,19 +40,21 @@ class Effect:
         return self.paired.n > 1 and not np.isnan(self.paired.low)
 
 
-def plain(table: pd.DataFrame, kind: str) -> pd.Series:
+def plain(table: Any, kind: str) -> pd.Series:
     """Rows of a policy as the paper has it: every field of its own at the default."""
     return (table["policy"] == kind) & _at_defaults(table, kind, apart=())
 
 
-def with_policy(table: pd.DataFrame, field: str, holds: Sequence[bool]) -> pd.Series:
+def with_policy(table: Any, field: str, holds: Sequence[bool]) -> pd.Series:
     """Rows of sage in which this field is as asked, and all others are at their defaults."""
-    return (table["policy"] == "sage") & pd.Series(list(holds), index=table.index) & _at_defaults(table, "sage", (field,))
+    return (
+        (table["policy"] == "sage") & pd.Series(list(holds), index=table.index) & _at_defaults(table, "sage", (field,))
+    )
 
 
-def effects(table: pd.DataFrame, mine: pd.Series, theirs: pd.Series, metric: str = "last_top1") -> list[Effect]:
+def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> list[Effect]:
     """`mine - theirs` for every data, T and scene that has both."""
-    scene = ["data", "time_steps", *(name for name in table.columns if "." in name and is_context(name))]
+    scene = scene_columns(table, metric)
     keys = table[scene].astype(str).agg(" | ".join, axis=1)
     found: list[Effect] = []
     for _, rows in table.groupby(keys, sort=False):
@@ -63,8 +66,15 @@ def effects(table: pd.DataFrame, mine: pd.Series, theirs: pd.Series, metric: str
         a, b = left.loc[seeds, metric].astype(float), right.loc[seeds, metric].astype(float)
         result = paired(list(a), list(b), claimed_gain(data))
         context = "".join(f", {name}={rows[name].iloc[0]}" for name in scene[2:])
-        found.append(Effect(data, time_steps, f"{data} T={time_steps}{context}", result, a - b))
+        where = f"{data} T={time_steps}{context}"
+        found.append(Effect(where, result, data, time_steps, context, a - b))
     return found
+
+
+def effect_of(where: str, differences: Sequence[float]) -> Effect:
+    """Of differences that were taken already."""
+    found, nan = estimate(differences), float("nan")
+    return Effect(where, Paired(found.n, found.mean, found.low, found.high, nan, nan, None, in_words(found), ""))
 
 
 def judge(text: str, tests: Sequence[tuple[Effect, bool]], untested: str, figure: str | None, scale: str = "") -> Claim:
@@ -81,7 +91,7 @@ def _told(result: Paired) -> str:
     return result.words + seeds
 
 
-def _at_defaults(table: pd.DataFrame, kind: str, apart: Sequence[str]) -> pd.Series:
+def _at_defaults(table: Any, kind: str, apart: Sequence[str]) -> pd.Series:
     kept = pd.Series(True, index=table.index)
     for column in table.columns:
         name = str(column).removeprefix("policy.")

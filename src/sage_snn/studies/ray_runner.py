@@ -100,10 +100,11 @@ def _task(state: StudyState, planned: Planned) -> Outcome:
 
 def _outcome(reference: Any) -> Outcome:
     import ray
+    from ray.exceptions import RayError
 
     try:
         return ray.get(reference)
-    except ray.exceptions.RayError as error:
+    except RayError as error:
         lines = str(error).strip().splitlines()
         return "failed", f"its worker was lost {RETRIES + 1} times ({lines[0] if lines else type(error).__name__})"
 

@@ -53,7 +53,9 @@ def write_report(runs: Sequence[RunResult], out: Path, title: str, *, study: Stu
 
 def _lede(study: Study | None) -> str:
     about = str(study.about.get("what", "")) if study else ""
-    sentence = "Surrogate-gradient slopes of a spiking transformer: what was trained, and what the results allow to say."
+    sentence = (
+        "Surrogate-gradient slopes of a spiking transformer: what was trained, and what the results allow to say."
+    )
     return f"{about[:1].upper()}{about[1:]}." if about else sentence
 
 

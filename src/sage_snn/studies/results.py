@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -104,7 +105,7 @@ def _row(run: RunResult, label: str, fields: list[str]) -> dict[str, Any]:
         "best_top1": _number(run.summary["best_top1"]),
         "seconds": _number(run.summary["seconds"]),
         # The median: the first epoch of a process also pays for compiling and caches.
-        "images_per_second": float(run.metrics["images_per_second"].median()),
+        "images_per_second": float(np.median(run.metrics["images_per_second"])),
         "peak_memory_mb": _number(run.summary["peak_memory_mb"]),
         "parameters": run.summary["parameters"],
     }
@@ -174,10 +175,7 @@ def _parts(folder: Path) -> pd.DataFrame | None:
         except (OSError, ValueError) as error:
             raise ResultError(f"{part} cannot be read ({error}); copy it again, or train it again") from None
         found.append(rows.assign(epoch=int(part.stem.removeprefix("epoch-"))))
-    if not found:
-        return None
-    # Fixed policies have columns of None only, which pandas would have us drop before joining.
-    return pd.concat(found, ignore_index=True)
+    return pd.concat(found, ignore_index=True) if found else None
 
 
 def _number(value: Any) -> float:

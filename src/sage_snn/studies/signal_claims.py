@@ -1,13 +1,13 @@
 """Claims about recorded signals, time and files rather than accuracy."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
-from .comparison import Estimate, Paired, estimate, in_words
-from .effects import Claim, Effect, effects, judge, plain
+from .effects import Claim, Effect, effect_of, effects, judge, plain
 from .reported import CONTROLLER_MS
 from .results import RunResult, table
 
@@ -16,15 +16,14 @@ FLAT = 0.01  # of the same, between the lowest and the highest epoch
 NEGLIGIBLE = 0.01  # of a training step
 PAPER_TEMPERATURE = 0.25
 _SIZES = {"digits": 8, "fashion-mnist": 28, "cifar10": 32, "cifar100": 32, "tiny-imagenet200": 64, "imagenet200": 224}
-_NAN = float("nan")
 
 
-def gini_is_flat(runs: Sequence[RunResult]) -> Claim:
+def gini_is_flat(runs: Sequence[RunResult], scale: str = "") -> Claim:
     """Saturated: at least 95 % of its largest value in every epoch and block; flat: epochs differ by 1 % of it."""
     text = "Gini impurity is saturated and stays flat over training"
     lowest, widest, counted = 1.0, 0.0, 0
     for run in runs:
-        seen = run.observations()
+        seen: Any = run.observations()
         if seen is None or seen.empty:
             continue
         means = seen["gini"].map(np.mean).groupby([seen["temperature"], seen["block"], seen["epoch"]]).mean()
@@ -40,22 +39,23 @@ def gini_is_flat(runs: Sequence[RunResult]) -> Claim:
         f"possible value, and moves by at most {widest:.1%} of it between epochs "
         f"(saturated: {SATURATED:.0%} or more; flat: {FLAT:.0%} or less)"
     )
-    return Claim(text, "supported" if holds else "not supported", reason, "gini")
+    return Claim(text, "supported" if holds else "not supported", reason + scale, "gini")
 
 
-def quarter_keeps_most(runs: Sequence[RunResult]) -> Claim:
-    """Dispersion of entropy at temperature 0.25 less that at each other temperature, run by run."""
+def quarter_keeps_most(runs: Sequence[RunResult], scale: str = "") -> Claim:
+    """Dispersion of entropy at temperature 0.25 less that at each other temperature, seed by seed."""
     text = "temperature 0.25 keeps the most dispersion of entropy"
-    rows = [_dispersion(run) for run in runs]
-    found = pd.DataFrame([row for row in rows if PAPER_TEMPERATURE in row and len(row) > 1])
-    if found.empty:
+    rows = [(run.recipe.seed, _dispersion(run)) for run in runs]
+    rows = [{"seed": seed} | row for seed, row in rows if PAPER_TEMPERATURE in row and len(row) > 1]
+    if not rows:
         return Claim(text, "not tested here", "no run recorded 0.25 and another temperature (observe.temperatures)")
+    found: Any = pd.DataFrame(rows).groupby("seed").mean()  # runs of one seed start alike: they are one observation
     tests: list[tuple[Effect, bool]] = []
     for other in sorted(column for column in found if column != PAPER_TEMPERATURE):
-        difference = estimate(list((found[PAPER_TEMPERATURE] - found[other]).dropna()))
         where = f"0.25 ({found[PAPER_TEMPERATURE].mean():.2g}) against {other:g} ({found[other].mean():.2g})"
-        tests.append((_effect(where, difference), difference.low > 0))
-    return judge(text, tests, "", "temperature")
+        effect = effect_of(where, list((found[PAPER_TEMPERATURE] - found[other]).dropna()))
+        tests.append((effect, effect.paired.low > 0))
+    return judge(text, tests, "", "temperature", scale)
 
 
 def overhead_claims(runs: Sequence[RunResult]) -> list[Claim]:
@@ -64,12 +64,12 @@ def overhead_claims(runs: Sequence[RunResult]) -> list[Claim]:
     share = f"the controller's cost is negligible (under {NEGLIGIBLE:.0%} of a training step)"
     if not runs:
         return [Claim(text, "not tested here", "no runs to time") for text in (exact, share)]
-    rows = table(runs)
+    rows: Any = table(runs)
     rows["step_ms"] = [1000 * run.recipe.batch_size for run in runs] / rows["images_per_second"]
     sage, fixed = plain(rows, "sage"), plain(rows, "fixed")
     found = effects(rows, sage, fixed, "step_ms")
     devices = ", ".join(sorted({str(run.applied().get("device", "unknown")) for run in runs}))
-    scale = f"; milliseconds per step, measured on {devices}, the paper's on a V100"
+    scale = f"; milliseconds per step, measured on {devices}, the paper's on a V100 (about: up to twice the figure)"
     missing = "no sage and fixed runs to time"
     step = float(rows.loc[fixed, "step_ms"].mean())
     return [
@@ -112,21 +112,16 @@ def _largest_gini(run: RunResult) -> float:
 
 def _dispersion(run: RunResult) -> dict[float, float]:
     """Temperature -> deviation over heads of the entropy, averaged over steps and blocks."""
-    seen = run.observations()
+    seen: Any = run.observations()
     if seen is None or seen.empty:
         return {}
     means = seen["entropy"].map(np.std).groupby(seen["temperature"]).mean()
-    return {float(temperature): float(value) for temperature, value in means.items()}  # pyright: ignore[reportArgumentType]
+    return {float(temperature): float(value) for temperature, value in means.items()}
 
 
-def _step(fixed: pd.DataFrame, effect: Effect, otherwise: float) -> float:
+def _step(fixed: Any, effect: Effect, otherwise: float) -> float:
     rows = fixed[(fixed["data"] == effect.data) & (fixed["time_steps"] == effect.time_steps)]
     return float(rows["step_ms"].mean()) if len(rows) else otherwise
-
-
-def _effect(where: str, found: Estimate) -> Effect:
-    result = Paired(found.n, found.mean, found.low, found.high, _NAN, _NAN, None, in_words(found), "")
-    return Effect("", 0, where, result, pd.Series(dtype=float))
 
 
 def _shapes(run: RunResult) -> str | None:

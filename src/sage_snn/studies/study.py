@@ -99,7 +99,7 @@ class Study(_Part):
 
 
 def run_key(recipe: Recipe) -> str:
-    """A readable name that the same recipe has in every study; defaults are no part of it, so new fields change none."""
+    """The same for a recipe in every study; defaults are no part of it, so that new fields change no key."""
     defaults = Recipe().identity()
     chosen = {key: value for key, value in recipe.identity().items() if value != defaults.get(key)}
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]

@@ -110,7 +110,7 @@ def _energy(activity: Activity) -> str:
     return (
         f"energy per image: {spiking:.4g} µJ spiking, {ann:.4g} µJ as an ANN of the same layers{ratio}\n"
         f"{MAC_PJ} pJ per MAC, {AC_PJ} pJ per AC: {SOURCE}; arithmetic only, no memory access. "
-        "The first convolution sees real-valued images in every time step: MACs"
+        "The first convolution sees real-valued images: MACs, made once for all time steps"
     )
 
 

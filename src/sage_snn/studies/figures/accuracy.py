@@ -45,7 +45,7 @@ def differences(found: list[Member], rows: pd.DataFrame, comparison: pd.DataFram
     data = data[data["value"].notna() & data["mean"].notna()].reset_index(drop=True)
     if data.empty:
         return None
-    title = f"difference to {baseline} (percentage points)"
+    title = "difference (percentage points)"
     drawing = Bars("time_steps", "label", "time steps T", title, "data", from_zero=False, as_points=True)
     caption = f"{DOTS} Runs are paired by seed. An interval that holds zero shows no difference."
     return Figure("difference", f"Paired difference of accuracy to {baseline}", caption, data, drawing)

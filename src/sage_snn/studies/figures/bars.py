@@ -59,7 +59,7 @@ class Bars:
                 named.add(name)
             ticks = {"tickvals": list(range(len(groups))), "ticktext": [for_plotly(group) for group in groups]}
             figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **ticks, **place)
-            figure.update_xaxes(range=[-0.55, len(groups) - 0.45], showgrid=False, **place)
+            figure.update_xaxes(range=[-0.55, len(groups) - 0.45], showgrid=False, zeroline=False, **place)
             figure.update_yaxes(range=self._range(panel.data), **place)
             if self.as_points:
                 figure.add_hline(0, line={"color": "rgba(128,128,128,0.9)", "width": 1}, **place)

@@ -78,9 +78,10 @@ class Grid:
             shared_yaxes="rows" if shared_y else False,
             subplot_titles=names + [""] * (rows * columns - len(names)) if any(names) else None,
             horizontal_spacing=(0.02 if shared_y else 0.07) if columns > 1 else 0,
-            vertical_spacing=min(0.12, 0.3 / rows),
+            vertical_spacing=0.16 / rows if len(self.rows) > 1 else min(0.16, 0.4 / rows),
         )
-        figure.update_layout(height=max(380, 110 + PANEL_HEIGHT * rows), legend={"y": 1 + 0.14 / rows})
+        high = max(380, 130 + PANEL_HEIGHT * rows)
+        figure.update_layout(height=high, legend={"y": 1 + (26 if any(names) else 8) / (high - 104)})
         figure.update_annotations(font_size=13)
         return figure
 

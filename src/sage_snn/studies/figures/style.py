@@ -89,7 +89,7 @@ def plotly_template() -> dict[str, Any]:
         "showline": True,
         "ticks": "outside",
         "automargin": True,
-        "title": {"standoff": 8},
+        "title": {"standoff": 8, "font": {"size": 13}},
     }
     return {
         "layout": {

@@ -1,5 +1,6 @@
 """What was found: the summary in words, measured beside reported, the comparison, the paper's claims."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,10 +12,11 @@ from ..figures.style import label_order
 from ..reported import CAVEATS, EPOCHS, NETWORK, TITLES, reported_on
 from ..results import RunResult
 from .document import Section, section
-from .markup import Column, Markup, details, join, number, table, tag
+from .markup import Column, Markup, details, interval, join, number, table, tag
 
 SHOWN = 12  # sentences before the rest is folded away
 METRICS = {"last_top1": "last epoch", "best_top1": "best epoch"}
+MINUS = re.compile(r"(?<![\w.])-(?=\d)")  # between words a hyphen stays one
 VERDICTS = {"supported": "supported", "not supported": "refuted", "not tested here": "untested"}
 
 
@@ -71,18 +73,15 @@ def comparison_tables(comparisons: dict[str, pd.DataFrame], baseline: str) -> Se
         Column("n", "Seeds", "d"),
         Column("mean", "Mean", ".2f"),
         Column("std", "Std", ".2f", "sample standard deviation over seeds"),
-        Column("low", "Low", ".2f", "lower end of the 95 % interval of the mean"),
-        Column("high", "High", ".2f", "upper end of the 95 % interval of the mean"),
+        Column("range", "95 % interval", ".2f", "of the mean, by Student's t"),
         Column("difference", "Difference", "+.2f", f"paired with {baseline} by seed"),
-        Column("difference_low", "Diff. low", "+.2f", "lower end of its 95 % t interval"),
-        Column("difference_high", "Diff. high", "+.2f", "upper end of its 95 % t interval"),
-        Column("bootstrap_low", "Boot. low", "+.2f", "lower end by bootstrap: too narrow for few seeds"),
-        Column("bootstrap_high", "Boot. high", "+.2f", "upper end by bootstrap: too narrow for few seeds"),
+        Column("t", "95 % interval", "+.2f", "of the difference, by Student's t"),
+        Column("bootstrap", "Bootstrap", "+.2f", "95 % interval of the difference: too narrow for few seeds"),
         Column("seeds_needed", "Seeds needed", ",d", "to see the gain that the paper claims in 8 of 10 studies"),
     ]
     tables = [
         table(
-            [row | {"seeds_needed": _whole(row["seeds_needed"])} for row in ordered(found)],
+            [row | _cells(row) for row in ordered(found)],
             columns,
             f"Top-1 (%), {METRICS.get(metric, metric)}. Differences in percentage points to {baseline}.",
         )
@@ -101,7 +100,7 @@ def claims_table(claims: Sequence[Claim], figures: Sequence[Figure]) -> Section:
         {
             "claim": claim.text,
             "verdict": tag("span", claim.verdict, class_=f"verdict {VERDICTS.get(claim.verdict, 'untested')}"),
-            "reason": claim.reason,
+            "reason": MINUS.sub("−", claim.reason),
             "figure": _link(claim.figure, figures),
         }
         for claim in claims
@@ -169,7 +168,7 @@ def _key(run: RunResult, label: str) -> tuple[str, int, str]:
 def _sentence(row: dict[str, Any]) -> str:
     pairs = int(row.get("pairs") or 0)
     counted = f" ({number(row['difference'], '+.2f')} on average of {pairs} seeds)" if pairs > 1 else ""
-    return f"{row['words']}{counted}."
+    return f"{MINUS.sub('−', str(row['words']))}{counted}."
 
 
 def _link(name: str | None, figures: Sequence[Figure]) -> Markup | str:
@@ -179,12 +178,18 @@ def _link(name: str | None, figures: Sequence[Figure]) -> Markup | str:
     found = next((f for f in figures if f.name == name), None) or next(
         (f for f in figures if f.name.startswith(f"{name}-")), None
     )
-    return "" if found is None else tag("a", found.title, href=f"#{found.name}")
+    return "" if found is None else tag("a", name, href=f"#{found.name}", title=found.title)
 
 
 def _name(data: str) -> str:
     return TITLES.get(data, data)
 
 
-def _whole(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    needed = row["seeds_needed"]
+    return {
+        "seeds_needed": None if pd.isna(needed) else int(needed),
+        "range": interval(row["low"], row["high"], ".2f"),
+        "t": interval(row["difference_low"], row["difference_high"], "+.2f"),
+        "bootstrap": interval(row["bootstrap_low"], row["bootstrap_high"], "+.2f"),
+    }

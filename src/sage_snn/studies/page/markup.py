@@ -15,7 +15,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: object, **attributes: object) -> Markup:
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     """An element; `class_` and `data_value` become class and data-value, None and False are left out."""
     written = "".join(
         f" {_attribute(key)}" if value is True else f' {_attribute(key)}="{html.escape(str(value))}"'
@@ -43,6 +43,14 @@ class Column:
     hint: str | None = None
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A cell that reads one way and sorts by a number."""
+
+    text: str
+    value: float
+
+
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[Column], caption: str) -> Markup:
     """A table that sorts by a click or a key on its headings; wide ones scroll inside their own frame."""
     head = tag("tr", *(_heading(column) for column in columns))
@@ -64,6 +72,13 @@ def number(value: Any, form: str) -> str:
     return format(value, form).replace("-", "−")
 
 
+def interval(low: float, high: float, form: str) -> Cell:
+    """Both ends of an interval, sorted by the lower."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return Cell("–", math.nan)
+    return Cell(f"{number(low, form)} to {number(high, form)}", low)
+
+
 def details(summary: str, *children: object, is_open: bool = False) -> Markup:
     """A section that opens on demand."""
     return tag("details", tag("summary", summary), *children, open=is_open)
@@ -82,6 +97,8 @@ def _row(row: dict[str, Any], columns: Sequence[Column]) -> Markup:
 def _cell(value: Any, column: Column) -> Markup:
     if isinstance(value, Markup):
         return tag("td", value)
+    if isinstance(value, Cell):
+        return tag("td", value.text, class_="number", data_value=value.value if math.isfinite(value.value) else "")
     if column.form is None:
         return tag("td", "" if value is None else value)
     value = value.item() if hasattr(value, "item") else value

@@ -9,7 +9,7 @@
     const ink = variable("--ink"), grid = variable("--grid"), raised = variable("--raised");
     const axis = {
       gridcolor: grid, zerolinecolor: grid, linecolor: variable("--muted"), tickcolor: variable("--muted"),
-      showline: true, ticks: "outside", ticklen: 4, automargin: true, title: { standoff: 8 },
+      showline: true, ticks: "outside", ticklen: 4, automargin: true, title: { standoff: 8, font: { size: 13 } },
     };
     return { layout: {
       font: { family: variable("--body"), size: 13, color: ink },
@@ -30,7 +30,7 @@
     const layout = { ...structuredClone(spec.layout), template: template(), height };
     const config = {
       responsive: true, displaylogo: false, showTips: false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "sendDataToCloud"],
+      modeBarButtons: [["toImage"], ["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]],  // none that sends data away
       toImageButtonOptions: { filename: plot.name, scale: 2 },
     };
     return Plotly.react(plot.node, structuredClone(spec.data).map(inked), layout, config);

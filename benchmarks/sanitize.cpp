@@ -1,0 +1,136 @@
+// Exercises every entry point of the C++ kernels under a sanitizer; see sanitize.sh.
+//
+// libgomp is not instrumented, so ThreadSanitizer cannot see its barriers and reports races that are none. Threading is
+// therefore tested with std::thread: the kernels are built without OpenMP and several threads call them at once, on shared
+// inputs and on disjoint channels, positions and maps of shared outputs, which is how OpenMP divides the work.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#define DECLARE(F, S)                                                                                                 \
+    extern "C" void sage_lif_##S(const F*, const F*, std::int64_t, F*, F*, std::int64_t, std::int64_t, double, double, \
+                                 double, int, int, int);                                                              \
+    extern "C" void sage_lif_backward_##S(const F*, const F*, std::int64_t, const F*, const F*, const double*, F*, F*, \
+                                          double*, std::int64_t, std::int64_t, double, double, double, int, int, int, \
+                                          int, int);                                                                  \
+    extern "C" void sage_norm_lif_##S(const F*, const F*, const F*, F*, F*, F*, std::int64_t, std::int64_t,           \
+                                      std::int64_t, std::int64_t, double, int, double, double, double, int, int, int); \
+    extern "C" void sage_norm_lif_backward_##S(const F*, const F*, const F*, const F*, const F*, const F*,            \
+                                               const double*, F*, F*, F*, double*, std::int64_t, std::int64_t,        \
+                                               std::int64_t, std::int64_t, double, int, double, double, double, int,  \
+                                               int, int, int, int);                                                   \
+    extern "C" void sage_unpack_bits_##S(const std::uint64_t*, std::int64_t, F*, int);
+DECLARE(float, f32)
+DECLARE(double, f64)
+extern "C" int sage_attention(const void*, const std::int64_t*, int, std::uint64_t, const void*, const std::int64_t*, int,
+                              std::uint64_t, const std::int64_t*, const double*, std::int64_t, double*, double*, int);
+extern "C" int sage_pack_bits(const void*, int, std::uint64_t, std::int64_t, std::uint64_t*, int);
+extern "C" void sage_exp_negative(const float*, float*, std::int64_t);
+
+static std::mt19937 generator(0);
+
+template <class F>
+std::vector<F> noise(std::int64_t n) {
+    std::normal_distribution<double> normal(0.4, 1.5);
+    std::vector<F> values(static_cast<size_t>(n));
+    for (F& v : values) v = F(normal(generator));
+    return values;
+}
+
+static void together(int threads, const std::function<void(int)>& body) {
+    std::vector<std::thread> running;
+    for (int i = 0; i < threads; ++i) running.emplace_back(body, i);
+    for (std::thread& t : running) t.join();
+}
+
+#define EXERCISE(F, S)                                                                                                \
+    static void exercise_##S(std::int64_t steps, std::int64_t batch, std::int64_t channels, std::int64_t length,      \
+                             int hard, int decays, int detaches, int shape, double tau) {                             \
+        const std::int64_t total = steps * batch * channels * length, size = batch * channels * length;               \
+        const auto x = noise<F>(total), grad = noise<F>(total), weight = noise<F>(channels), bias = noise<F>(channels); \
+        const auto v = noise<F>(size);                                                                                \
+        const std::vector<double> slopes(size_t(steps), 3.0);                                                         \
+        const int training = shape;                                                                                   \
+        together(3, [&](int which) { /* shared inputs, an output each */                                              \
+            std::vector<F> mean(size_t(channels), F(0.1)), var(size_t(channels), F(1.2)), spikes(x.size()),           \
+                grad_x(x.size()), grad_w(size_t(channels), F(0)), grad_b(size_t(channels), F(0)), last(v.size());     \
+            std::vector<double> sums(size_t(steps), 0.0);                                                             \
+            sage_norm_lif_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(), var.data(),        \
+                              spikes.data(), steps, batch, channels, length, 1e-5, training, tau, 1, 0.1, hard,       \
+                              decays, 1);                                                                             \
+            sage_norm_lif_backward_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(),           \
+                                       var.data(), grad.data(), slopes.data(), grad_x.data(), grad_w.data(),          \
+                                       grad_b.data(), which ? sums.data() : nullptr, steps, batch, channels, length,  \
+                                       1e-5, training, tau, 1, 0.1, hard, decays, detaches, shape, 1);                \
+            sage_lif_##S(x.data(), v.data(), which ? 1 : 0, spikes.data(), last.data(), steps, size, tau, 1, 0.1,     \
+                         hard, decays, 1);                                                                            \
+            sage_lif_backward_##S(x.data(), v.data(), which ? 1 : 0, which == 1 ? nullptr : grad.data(),              \
+                                  which == 2 ? nullptr : v.data(), slopes.data(), grad_x.data(), last.data(),         \
+                                  which ? sums.data() : nullptr, steps, size, tau, 1, 0.1, hard, decays, detaches,    \
+                                  shape, 1);                                                                          \
+        });                                                                                                           \
+        if (steps != 1) return;                                                                                       \
+        std::vector<F> spikes(v.size()), last(v.size()); /* one step: positions split between threads */              \
+        together(2, [&](int half) {                                                                                   \
+            const std::int64_t first = half ? size / 2 : 0, n = half ? size - size / 2 : size / 2;                    \
+            sage_lif_##S(x.data() + first, v.data() + first, 1, spikes.data() + first, last.data() + first, 1, n,     \
+                         tau, 1, 0.1, hard, decays, 1);                                                               \
+        });                                                                                                           \
+    }
+EXERCISE(float, f32)
+EXERCISE(double, f64)
+
+static int exercise_attention(std::int64_t tokens, std::int64_t width, bool tokens_last, double rate) {
+    const std::int64_t shape[5] = {2, 2, 3, tokens, width}, each = tokens * width;
+    const std::int64_t strides[5] = {6 * each, 3 * each, each, tokens_last ? 1 : width, tokens_last ? tokens : 1};
+    std::bernoulli_distribution fires(rate);
+    std::vector<float> q(size_t(12 * each)), k(q.size());
+    for (float& s : q) s = fires(generator) ? 1.f : 0.f;
+    for (float& s : k) s = fires(generator) ? 1.f : 0.f;
+    const double factors[2] = {0.5, -2.0};
+    double entropy[6] = {}, gini[6] = {};
+    int failures = 0;
+    together(2, [&](int half) {  // heads split between threads
+        const std::int64_t part[5] = {2, 2, half ? 2 : 1, tokens, width}, skip = half ? each : 0;
+        double mine[4], other[4];
+        const int code = sage_attention(q.data() + skip, strides, 4, 0x3F800000u, k.data() + skip, strides, 4, 0x3F800000u,
+                                        part, factors, 2, mine, other, 1);
+        for (int i = 0; i < 2 * part[2]; ++i) entropy[half * 2 + i] = code ? NAN : mine[i], gini[half * 2 + i] = other[i];
+    });
+    for (double value : entropy) failures += !std::isfinite(value);
+    q.back() = 0.5f;
+    double a[6], b[6];
+    failures += sage_attention(q.data(), strides, 4, 0x3F800000u, k.data(), strides, 4, 0x3F800000u, shape, factors, 2, a, b, 1) != 1;
+    std::vector<std::uint64_t> bits(k.size() / 64 + 1);
+    std::vector<float> back(k.size());
+    std::vector<double> wide(k.size());
+    failures += sage_pack_bits(k.data(), 4, 0x3F800000u, std::int64_t(k.size()), bits.data(), 1) != 0;
+    sage_unpack_bits_f32(bits.data(), std::int64_t(k.size()), back.data(), 1);
+    sage_unpack_bits_f64(bits.data(), std::int64_t(k.size()), wide.data(), 1);
+    failures += back != k;
+    return failures;
+}
+
+int main() {
+    int failures = 0, options = 0;
+    const std::int64_t sizes[][4] = {{1, 1, 1, 2}, {4, 2, 3, 64}, {3, 5, 2, 33}, {2, 1, 1, 2500}, {12, 2, 2, 7}, {1, 3, 4, 130}};
+    for (const auto& s : sizes)
+        for (int i = 0; i < 4; ++i, ++options) {
+            const int hard = options & 1, decays = options >> 1 & 1, detaches = options >> 2 & 1, shape = options >> 3 & 1;
+            exercise_f32(s[0], s[1], s[2], s[3], hard, decays, detaches, shape, i & 1 ? 2.0 : 1.3);
+            exercise_f64(s[0], s[1], s[2], s[3], hard, decays, detaches, shape, i & 1 ? 1.3 : 2.0);
+        }
+    for (std::int64_t tokens : {1, 8, 63, 64, 65, 196})
+        for (std::int64_t width : {1, 8, 32, 63, 65, 130})
+            failures += exercise_attention(tokens, width, tokens % 2 != 0, 0.3) + exercise_attention(tokens, width, width % 2 != 0, 1.0);
+    const float x[3] = {0.f, -INFINITY, NAN};
+    float e[3];
+    sage_exp_negative(x, e, 3);
+    failures += e[0] != 1.f || e[1] != 0.f || !std::isnan(e[2]);
+    std::printf("%d failures\n", failures);
+    return failures != 0;
+}

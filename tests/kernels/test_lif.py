@@ -1,0 +1,129 @@
+import ctypes
+import math
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sage_snn.kernels import native
+from sage_snn.kernels.calls import function
+from sage_snn.kernels.lif import LIF, Membrane, NativeLIF, lif
+
+MEMBRANES = st.builds(
+    Membrane,
+    tau=st.sampled_from([2.0, 1.3, 10.0]),
+    threshold=st.sampled_from([1.0, 0.3]),
+    reset=st.sampled_from([0.0, -0.2, None]),
+    decay_input=st.booleans(),
+    detach_reset=st.booleans(),
+)
+
+
+def run(function, currents, v, slope, membrane, shape="Sigmoid"):
+    currents, v, slope = (t.clone().requires_grad_() for t in (currents, v, slope))
+    spikes, last = function.apply(currents, v, slope, membrane, shape)[:2]
+    weights = torch.cos(torch.arange(spikes.numel(), dtype=v.dtype)).view_as(spikes)
+    ((weights * spikes).sum() + (weights[0] * last).sum()).backward()
+    return [spikes.detach(), last.detach(), currents.grad, v.grad, slope.grad]
+
+
+def currents(*shape, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype) * 1.5 + 0.4
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    MEMBRANES,
+    st.sampled_from([1, 2, 4, 12, 33]),
+    st.integers(1, 200),
+    st.sampled_from(["Sigmoid", "ATan"]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.booleans(),
+)
+def test_kernel_equals_its_twin(membrane, times, size, shape, dtype, slope_per_step):
+    x, v = currents(times, size, dtype=dtype), currents(size, dtype=dtype) / 3
+    slope = torch.linspace(2, 5, times, dtype=torch.float64) if slope_per_step else torch.tensor(3.3).double()
+    ours, twin = (run(f, x, v, slope, membrane, shape) for f in (NativeLIF, LIF))
+    assert torch.equal(ours[0], twin[0])
+    assert torch.equal(ours[1], twin[1])  # to the bit, in float32 too
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+    for a, b in zip(ours[2:], twin[2:], strict=True):
+        assert torch.allclose(a, b, rtol=tolerance, atol=tolerance * (1 + b.abs().max().item()))
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(with_threads):
+    x, v = currents(4, 3, 211, dtype=torch.float32), torch.zeros(3, 211)
+    found = with_threads(lambda: run(NativeLIF, x, v, torch.tensor(4.0), Membrane()))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_one_value_to_start_from_is_kept_as_one_value():
+    x, rest, kept = currents(4, 300).requires_grad_(), torch.full((), 0.1, dtype=torch.float64), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        spikes, _ = lif(x, rest.expand(300), torch.tensor(4.0), Membrane())
+    assert sorted(t.untyped_storage().nbytes() for t in kept) == [8, 4 * 300 * 8]
+    assert torch.equal(spikes, lif(x, torch.full((300,), 0.1).double(), torch.tensor(4.0), Membrane())[0])
+
+
+def test_non_contiguous_and_half_currents():
+    x, v = currents(4, 30, 20, dtype=torch.float32), torch.zeros(20, 30)
+    turned = x.transpose(1, 2)
+    expected, _ = lif(turned.contiguous(), v, torch.tensor(4.0), Membrane())
+    assert torch.equal(lif(turned, v, torch.tensor(4.0), Membrane())[0], expected)
+    half = turned.to(torch.bfloat16)
+    spikes, last = lif(half, v, torch.tensor(4.0), Membrane())
+    assert (spikes.dtype, last.dtype) == (torch.bfloat16, torch.float32)
+    assert torch.equal(spikes.float(), lif(half.float(), v, torch.tensor(4.0), Membrane())[0])
+
+
+def test_gradient_of_the_last_membrane_alone_and_of_spikes_alone():
+    x, v = currents(3, 70), torch.zeros(70, dtype=torch.float64)
+    for pick in (0, 1):
+        found = []
+        for f in (NativeLIF, LIF):
+            a = x.clone().requires_grad_()
+            f.apply(a, v, torch.tensor(4.0), Membrane(), "Sigmoid")[pick].sum().backward()
+            found.append(a.grad)
+        assert torch.allclose(*found, rtol=0, atol=1e-12)
+
+
+def test_nothing_to_do_and_special_values():
+    assert lif(torch.zeros(4, 0), torch.zeros(0), torch.tensor(4.0), Membrane())[0].shape == (4, 0)
+    x = torch.tensor([[math.inf, -math.inf, math.nan, 1e38, 1e-40, 0.5]]).expand(3, 6)
+    spikes, last = lif(x, torch.zeros(6), torch.tensor(4.0), Membrane())
+    assert spikes[0].tolist() == [1, 0, 0, 1, 0, 0]
+    # Minus infinity less minus infinity is not a number, as in the twin.
+    assert last.isnan().tolist() == [False, True, True, False, False, False]
+
+
+def test_exponential_is_within_two_units_in_the_last_place():
+    x = torch.cat([-torch.rand(200_000) * 87, -torch.rand(50_000) * 1e-3, torch.tensor([0.0, -87.33, -90.0, -1e30])])
+    x = torch.cat([x, torch.tensor([-math.inf, math.nan])])
+    found = torch.empty_like(x)
+    pointers = (ctypes.c_void_p(t.data_ptr()) for t in (x, found))
+    native.library().sage_exp_negative(*pointers, ctypes.c_int64(len(x)))
+    exact = x.double().exp()
+    unit = torch.nextafter(exact.float(), torch.tensor(math.inf)).double() - exact.float().double()
+    assert ((found.double() - exact).abs() / unit)[:-4].max() <= 2
+    assert found[-4:-1].tolist() == [0, 0, 0]
+    assert found[-1].isnan()
+
+
+def test_off_runs_the_twin(off):
+    x, v = currents(4, 30), torch.zeros(30, dtype=torch.float64)
+    assert not native.is_available()
+    assert torch.equal(
+        lif(x, v, torch.tensor(4.0), Membrane())[0], LIF.apply(x, v, torch.tensor(4.0), Membrane(), "Sigmoid")[0]
+    )
+
+
+def test_operators_pass_torchs_own_check():
+    x, v, slope = currents(4, 30), torch.zeros(30, dtype=torch.float64), torch.tensor(4.0)
+    tests = ("test_schema", "test_faketensor")
+    torch.library.opcheck(torch.ops.sage_snn.lif.default, (x, v, 2.0, 1.0, 0.0, True), test_utils=tests)
+    backward = (x, None, x, v, slope, 2.0, 1.0, None, True, False, "ATan", True)
+    torch.library.opcheck(torch.ops.sage_snn.lif_backward.default, backward, test_utils=tests)
+    forward = (x.view(4, 3, 10), None, None, None, None, 2, 1e-5, 2.0, 1.0, 0.0, True)
+    torch.library.opcheck(torch.ops.sage_snn.norm_lif.default, forward, test_utils=tests)
+    assert callable(function("sage_lif", torch.float64))

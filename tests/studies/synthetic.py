@@ -1,0 +1,81 @@
+"""Folders of runs that nobody trained, for tests of what is made of runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sage_snn.training import RunFolder, load_recipe
+
+TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
+
+
+def write_run(
+    folder: Path, settings: dict[str, Any] | None = None, *, top1: float, steps: int = 5, speed: float = 100.0
+):
+    """A finished run of two blocks and three heads, or as the settings say, whose last epoch has this accuracy."""
+    small = {"epochs": 4, "warmup_epochs": 0, "cooldown_epochs": 0, "model.dim": 24, "model.heads": 3, "model.depth": 2}
+    recipe = load_recipe("digits", small | (settings or {}))
+    files = RunFolder(folder)
+    files.signals.mkdir(parents=True)
+    versions = {"python": "3.11", "torch": "2.15"}
+    files.write_recipe(recipe, {"parameters": 1000, "device": "cpu", "threads": 1, "versions": versions})
+    chance = np.random.default_rng([recipe.seed, recipe.model.time_steps])
+    for epoch in range(recipe.epochs):
+        gained = top1 - (recipe.epochs - 1 - epoch)
+        line = {"epoch": epoch, "train_loss": 1.0, "test_loss": 1.0, "test_top1": gained, "test_top5": 99.0}
+        files.append_metrics(line | {"lr": 1e-3, "seconds": 1.0, "images_per_second": speed})
+        _signals(recipe, epoch, steps, chance).to_parquet(files.signals / f"epoch-{epoch:04d}.parquet")
+        if recipe.observe.temperatures:
+            where = files.path / "observations"
+            where.mkdir(exist_ok=True)
+            _observations(recipe, epoch, steps, chance).to_parquet(where / f"epoch-{epoch:04d}.parquet")
+    summary = {"last_top1": top1, "best_top1": top1 + 0.5, "epochs": recipe.epochs, "parameters": 1000}
+    summary |= {"seconds": float(recipe.epochs), "peak_memory_mb": 300.0, "policy": recipe.policy.kind}
+    (folder / "summary.json").write_text(json.dumps(summary | {"seed": recipe.seed, "finished": True}))
+    return folder
+
+
+def write_study(
+    root: Path, *, time_steps=(1, 2, 4, 8), seeds=range(1, 6), steps: int = 5, **settings: Any
+) -> list[Path]:
+    """A run per policy, time steps and seed; sage is better by half a point, and seed 1's first head is silent."""
+    gains = {"fixed": 0.0, "learnable": 0.2, "sage": 0.5}
+    made: list[Path] = []
+    for policy, gain in gains.items():
+        for T in time_steps:
+            for seed in seeds:
+                chosen = {"policy.kind": policy, "model.time_steps": T, "seed": seed} | settings
+                top1 = 80 + T + gain + 0.1 * ((7 * seed + 3 * T) % 5) + 0.02 * len(policy) * seed
+                made.append(write_run(root / f"{policy}-t{T}-s{seed}", chosen, top1=top1, steps=steps))
+    return made
+
+
+def _signals(recipe: Any, epoch: int, steps: int, chance: np.random.Generator) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for step in range(epoch * steps, (epoch + 1) * steps):
+        for block in range(recipe.model.depth):
+            row = {"step": step, "block": block, "dispersion": None, "zscore": None, "slope": 4.0, "entropy": None}
+            if recipe.policy.kind == "learnable":
+                row["slope"] = 4 + 0.01 * step
+            elif recipe.policy.kind == "sage":
+                entropy = 0.99 - 0.001 * chance.random(recipe.model.heads) * (block + 1)
+                entropy[0] = 1.0 if recipe.seed == 1 and block == 0 else entropy[0]
+                score = np.sin(step / 9 + block)
+                row |= {"dispersion": float(entropy.std()), "zscore": score, "slope": 4 + 0.5 * np.tanh(score)}
+                row["entropy"] = entropy.tolist()
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _observations(recipe: Any, epoch: int, steps: int, chance: np.random.Generator) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for step in range(epoch * steps, (epoch + 1) * steps):
+        for block in range(recipe.model.depth):
+            for temperature in recipe.observe.temperatures:
+                spread = 0.004 / temperature * (1 + block) * chance.random(recipe.model.heads)
+                lists = {"entropy": (1 - spread).tolist(), "gini": (0.98 - spread / 10).tolist()}
+                rows.append({"step": step, "block": block, "temperature": temperature, **lists})
+    return pd.DataFrame(rows)

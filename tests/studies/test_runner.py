@@ -1,0 +1,200 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from rich.console import Console
+from safetensors.torch import load_file
+
+from sage_snn.studies import StudyError
+from sage_snn.studies.progress import announcement, duration
+from sage_snn.studies.results import load_runs, table
+from sage_snn.studies.runner import run_study
+from sage_snn.studies.state import BusyRunError, StudyState
+from sage_snn.studies.status import finished_runs, label_names, status, status_table
+from sage_snn.studies.study import parse_study
+from sage_snn.training import InterruptedRunError
+
+TINY = {
+    "name": "tiny",
+    "about": {"seconds_per_run": 60},
+    "recipe": "digits",
+    "settings": {
+        "epochs": 2,
+        "warmup_epochs": 0,
+        "max_steps_per_epoch": 3,
+        "train_images": 200,
+        "test_images": 60,
+        "batch_size": 16,
+        "lr": 0.01,
+        "model": {"depth": 2, "dim": 16, "heads": 2, "time_steps": 1},
+        "policy.warmup_epochs": 0,
+        "policy.dead_zone": 0.0,
+        "threads": 1,
+    },
+    "axes": {"policy.kind": ["fixed", "sage"], "seed": [1, 2]},
+}
+
+
+def tiny(settings=None, **changes):
+    return parse_study(TINY | changes, settings=settings)
+
+
+def states(study, out):
+    return [row.state for row in status(study, out)]
+
+
+def timeless(folders):
+    """The table without what the clock and the machine decide."""
+    found = table(load_runs(folders)).drop(columns=["folder", "seconds", "images_per_second", "peak_memory_mb"])
+    return found.sort_values(["time_steps", "label", "seed"]).reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished study and where it is."""
+    out = tmp_path_factory.mktemp("out")
+    study = tiny()
+    return study, out, run_study(study, out, progress=False)
+
+
+def test_a_study_ends_in_folders_that_make_a_table(done):
+    study, out, folders = done
+    assert [folder.name for folder in folders] == [planned.key for planned in study.runs()]
+    assert finished_runs(study, out) == folders
+    assert list(table(load_runs(folders))["label"]) == ["fixed", "sage", "fixed", "sage"]
+    assert states(study, out) == ["done"] * 4
+    assert label_names(study)[folders[1].name] == "sage"
+
+
+def test_finished_runs_are_not_run_again_and_are_shared_between_studies(done, capsys):
+    _, out, _ = done
+    other = tiny(name="other", axes={"policy.kind": ["fixed", "sage"], "seed": [1]})
+    run_study(other, out)
+    assert StudyState(other, out).attempts() == []
+    told = capsys.readouterr().err
+    assert "study other: 2 runs, 2 finished already" in told
+    assert "study report other" in told
+    assert "report.html" in told
+
+
+def test_the_time_is_told_before_it_starts(done, tmp_path):
+    study, out, _ = done
+    state = StudyState(study, tmp_path)
+    assert "4 runs, 0 finished already; about 4 min for the rest" in announcement(state, study.runs())
+    longer = tiny(axes={"policy.kind": ["fixed", "sage"], "seed": [1, 2, 3]})
+    assert "measured on 4 finished runs" in announcement(StudyState(longer, out), longer.runs())
+    unknown = tiny(about={"cost": "a GPU job"})
+    assert "not known (a GPU job)" in announcement(StudyState(unknown, tmp_path), unknown.runs())
+    assert [duration(s) for s in (3, 600, 7500)] == ["3 s", "10 min", "2 h 5 min"]
+
+
+def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
+    study = tiny(axes={"data": ["cifar10", "digits"], "seed": [1]})
+    folders = run_study(study, tmp_path, tmp_path / "no-data")
+    assert len(folders) == 1
+    rows = status(study, tmp_path)
+    assert [row.state for row in rows] == ["failed", "done"]
+    assert "no-data" in rows[0].why
+    assert "1 failed; `sage-snn study status tiny" in capsys.readouterr().err
+    console = Console(width=200, record=True, quiet=True)
+    console.print(status_table(study, rows, tmp_path))
+    assert "1 done, 1 failed" in console.export_text()
+
+
+def test_a_study_without_any_finished_run_is_an_error(tmp_path):
+    study = tiny(axes={"data": ["cifar10"], "seed": [1, 2]})
+    with pytest.raises(StudyError, match="none of the 2 runs of study tiny could be finished"):
+        run_study(study, tmp_path, tmp_path / "no-data", progress=False)
+
+
+def test_a_study_stops_politely_and_goes_on(tmp_path):
+    study = tiny({"epochs": 60}, axes={"policy.kind": ["fixed", "sage"]})
+    state = StudyState(study, tmp_path)
+    first = study.runs()[0]
+
+    def stop():
+        while state.epochs_done(first) < 1:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with pytest.raises(InterruptedRunError, match="run the same command again to go on"):
+        run_study(study, tmp_path, progress=False)
+    thread.join()
+    assert states(study, tmp_path) == ["partly", "waiting"]
+    assert state.failures() == {}
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
+    study = tiny()
+    state, other = StudyState(study, tmp_path), StudyState(study, tmp_path)
+    state.prepare()
+    planned = study.runs()[0]
+    with state.training(planned):
+        assert states(study, tmp_path)[0] == "running"
+        assert f"by process {os.getpid()}" in status(study, tmp_path)[0].why
+        with pytest.raises(BusyRunError, match="another process is training"), other.training(planned):
+            pass
+    assert states(study, tmp_path)[0] == "waiting"
+
+
+def test_a_run_that_another_process_has_is_waited_for(tmp_path):
+    study = tiny(axes={"policy.kind": ["fixed"], "seed": [1]})
+    state = StudyState(study, tmp_path)
+    state.prepare()
+    held = state.training(study.runs()[0])
+    held.__enter__()
+    threading.Timer(0.5, held.__exit__, (None, None, None)).start()
+    assert len(run_study(study, tmp_path, progress=False)) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RuntimeError, match="cannot write to .*choose another --out"):
+        run_study(tiny(), tmp_path / "file", progress=False)
+
+
+def test_torn_state_files_do_no_harm(done):
+    study, out, _ = done
+    state = StudyState(study, out)
+    (state.folder / "failures.json").write_text("{")
+    assert states(study, out) == ["done"] * 4
+    (state.folder / "failures.json").unlink()
+
+
+@pytest.mark.slow
+def test_three_kills_end_in_the_same_table_as_none(tmp_path):
+    axes = {"model.time_steps": [1, 2], "policy.kind": ["fixed", "sage"], "seed": [1]}
+    fields = TINY | {"settings": {k: v for k, v in TINY["settings"].items() if k != "model"} | {"epochs": 12}}
+    fields["settings"] |= {"model.depth": 2, "model.dim": 16, "model.heads": 2}
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(fields | {"axes": axes}))
+    study = parse_study(fields | {"axes": axes})
+    code = "import sys; from sage_snn.studies import load_study; from sage_snn.studies.runner import run_study; "
+    code += "run_study(load_study(sys.argv[1]), sys.argv[2], progress=False)"
+    command = [sys.executable, "-W", "ignore", "-c", code, str(path), str(tmp_path / "killed")]
+    state = StudyState(study, tmp_path / "killed")
+    for epochs in (5, 17, 30):
+        process = subprocess.Popen(command)
+        while sum(map(state.epochs_done, study.runs())) < epochs:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+    assert "waiting" in states(study, tmp_path / "killed")
+    assert "running" not in states(study, tmp_path / "killed")
+    subprocess.run(command, check=True)
+    whole = run_study(study, tmp_path / "whole", progress=False)
+    killed = finished_runs(study, tmp_path / "killed")
+    pd.testing.assert_frame_equal(timeless(killed), timeless(whole))
+    for a, b in zip(killed, whole, strict=True):
+        left, right = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
+        assert all(torch.equal(left[name], right[name]) for name in right)

@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sage_snn.studies import StudyError, load_study, shipped_studies
+from sage_snn.studies.study import parse_study, run_key
+from sage_snn.training import load_recipe
+
+BASE = {"name": "mine", "recipe": "digits", "axes": {"policy.kind": ["fixed", "sage"], "seed": [1, 2]}}
+PAPER = (
+    "table1",
+    "table2",
+    "timesteps",
+    "heads",
+    "gini",
+    "temperature",
+    "slopes",
+    "overhead",
+    "sensitivity",
+    "direction",
+)
+
+
+def refused(message, **changes):
+    with pytest.raises(StudyError, match=message):
+        parse_study(BASE | changes)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_experiment_ships_in_a_full_and_a_small_form(name):
+    assert {name, f"{name}-small"} <= set(shipped_studies())
+
+
+@pytest.mark.parametrize("name", shipped_studies())
+def test_shipped_studies_are_whole(name):
+    study = load_study(name)
+    runs = study.runs("/data")
+    assert study.about["what"]
+    assert study.about["command"] == f"sage-snn study run {name} --data-dir DATA"
+    assert study.report
+    assert len({run.key for run in runs}) == len(runs)
+    assert all(run.recipe.threads for run in runs), "bits depend on threads"
+    assert all(run.recipe.data_dir == "/data" for run in runs)
+    assert len({run.recipe.seed for run in runs}) == 5
+    assert study.compare.baseline in {run.label for run in runs}
+    assert "seconds_per_run" in study.about or "cost" in study.about
+    if name.endswith("-small"):
+        assert study.recipe == "cifar10-study"
+
+
+def test_seeds_are_outermost_so_that_an_early_stop_compares_like_with_like():
+    runs = parse_study(BASE | {"axes": {"seed": [1, 2], "model.time_steps": [1, 2], "policy.kind": ["fixed", "sage"]}})
+    plan = runs.runs()
+    assert [run.recipe.seed for run in plan] == [1] * 4 + [2] * 4
+    assert [run.label for run in plan] == ["fixed", "sage"] * 4
+
+
+def test_studies_share_runs_of_the_same_recipe():
+    def keys(name):
+        return {run.key for run in load_study(name).runs()}
+
+    assert len(keys("timesteps-small") & keys("table1-small")) == 15
+    assert len(keys("direction-small") & keys("table1-small")) == 10
+    assert len(keys("sensitivity-small") & keys("table1-small")) == 5
+    assert keys("heads-small") == keys("gini-small") == keys("temperature-small") == keys("slopes-small")
+
+
+def test_a_key_tells_the_run_and_does_not_depend_on_the_machine():
+    recipe = load_recipe("digits", {"seed": 7})
+    key = run_key(recipe)
+    assert key.startswith("digits-sage-t4-s7-")
+    assert run_key(recipe.updated({"data_dir": "/elsewhere", "workers": 3, "name": "x"})) == key
+    assert run_key(recipe.updated({"lr": 0.1})) != key
+
+
+def test_labels_name_what_differs_and_leave_out_what_is_usual():
+    study = parse_study(BASE | {"axes": {"policy.gain": [0.5, -0.5], "seed": [1]}})
+    assert [run.label for run in study.runs()] == ["sage", "sage gain=-0.5"]
+    study = parse_study(BASE | {"axes": {"policy.kind": ["fixed", "sage"], "lr": [0.001, 0.002]}})
+    assert {run.label for run in study.runs()} == {f"{k} lr={v}" for k in ("fixed", "sage") for v in ("0.001", "0.002")}
+
+
+def test_variants_are_linked_settings_with_names_of_their_own():
+    runs = load_study("direction-small").runs()
+    assert [run.label for run in runs[:5]] == ["fixed", "sage", "broaden", "random", "constant"]
+    assert [run.recipe.policy.gain for run in runs[:3]] == [0.5, 0.5, -0.5]
+    assert [run.recipe.policy.signal for run in runs[3:5]] == ["random", "constant"]
+
+
+def test_a_study_file_may_name_a_recipe_beside_it(tmp_path):
+    (tmp_path / "own.yaml").write_text("data: digits\nepochs: 2\nwarmup_epochs: 0\n")
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump({"recipe": "own.yaml", "axes": {"seed": [1, 2]}}))
+    study = load_study(tmp_path / "grid.yaml")
+    assert study.name == "grid"
+    assert [run.recipe.epochs for run in study.runs()] == [2, 2]
+
+
+def test_settings_on_top_win_over_the_file():
+    assert load_study("table1-small", {"epochs": 2}).runs()[0].recipe.epochs == 2
+    nested = parse_study(BASE | {"settings": {"model": {"depth": 1}}})
+    assert nested.runs()[0].recipe.model.depth == 1
+
+
+def test_unknown_axes_are_refused_with_the_nearest_right_one():
+    refused(r"no recipe field 'time_steps'; did you mean 'model.time_steps'\?", axes={"time_steps": [1]})
+    refused(r"no recipe field 'policy.gian'; did you mean 'policy.gain'\?", axes={"policy.gian": [1]})
+    refused(r"no recipe field 'modle.dim'; did you mean 'model.dim'\?", settings={"modle.dim": 16})
+    refused("data_dir does not change a result", axes={"data_dir": ["a", "b"]})
+
+
+def test_empty_axes_and_empty_studies_are_refused():
+    refused("the axis seed is empty; give it at least one value", axes={"seed": []})
+    refused("nothing varies; add `axes:`", axes={})
+
+
+def test_duplicate_runs_are_refused():
+    refused("are the same run; remove a value that stands twice", axes={"policy.slope": [4, 4.0]})
+    refused(
+        "are the same run",
+        axes={},
+        variants=[{"settings": {"policy.kind": "sage"}}, {"settings": {"policy.gain": 0.5}}],
+    )
+
+
+def test_conflicting_settings_are_refused():
+    refused("seed is both an axis and a setting", settings={"seed": 1})
+    variants = [{"settings": {"policy.kind": "fixed"}}, {"settings": {"policy.kind": "sage"}}]
+    refused("policy.kind is both an axis and set by a variant", variants=variants)
+    axes, settings = {"seed": [1]}, {"policy.kind": "sage"}
+    refused("policy.kind is both in settings and set by a variant", variants=variants, axes=axes, settings=settings)
+
+
+def test_bad_values_are_told_like_those_of_recipes():
+    refused("policy.kind: Input should be 'fixed', 'learnable' or 'sage'", axes={"policy.kind": ["fxed"]})
+    refused("axs: no such field; did you mean 'axes'", axs={"seed": [1]})
+    refused("compare.basline: no such field; did you mean 'baseline'", compare={"basline": "fixed"})
+    refused("axes.seed: Input should be a valid list, not 3", axes={"seed": 3})
+    refused("no recipe 'digit'; did you mean 'digits'", recipe="digit")
+    refused("name: String should match", name="../up")
+
+
+def test_missing_and_broken_files_are_told(tmp_path):
+    with pytest.raises(StudyError, match="no study 'tabel1'; did you mean 'table1'"):
+        load_study("tabel1")
+    with pytest.raises(StudyError, match="cannot read"):
+        load_study(tmp_path / "none.yaml")
+    for text, message in [("a: [", "is not YAML"), ("- 1", "must be a mapping"), ("axes: {}", "recipe: missing")]:
+        path = Path(tmp_path / "broken.yaml")
+        path.write_text(text)
+        with pytest.raises(StudyError, match=message):
+            load_study(path)
