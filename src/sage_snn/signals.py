@@ -69,9 +69,8 @@ class HeadStatistics:
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """All values of all heads, float64, the heads innermost."""
-        q, k = q.detach(), k.detach()
-        entropies = [attention.entropy(q, k, scale, t, False) for t in self.temperatures]
-        return torch.cat([*entropies, *(attention.gini(q, k, scale, t) for t in self.temperatures)])
+        entropy, gini = attention.attention_statistics(q.detach(), k.detach(), scale, list(self.temperatures))
+        return torch.cat([entropy, gini]).flatten()
 
 
 @dataclass

@@ -51,7 +51,7 @@ def test_every_dataset_must_show_it():
 
 def test_one_seed_or_nan_tests_nothing():
     one = rows("fixed", seeds=(1,)) + rows("sage", 1.5, seeds=(1,))
-    assert verdict(one, "at T=4")[:2] == ("not tested here", "cifar10 T=4: one seed only: no interval")
+    assert verdict(one, "fixed slope at T=4")[:2] == ("not tested here", "cifar10 T=4: one seed only: no interval")
     broken = rows("fixed") + [row | {"last_top1": math.nan} for row in rows("sage")]
     assert verdict(broken, "fixed slope at T=4")[0] == "not tested here"
 

@@ -81,7 +81,7 @@ def _counted(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Te
     """Entropy and Gini impurity (S, H) by the C++ kernel, or None if it cannot take q and k: then the twin must."""
     times, batch, heads, tokens, width = q.shape
     takes = q.device.type == k.device.type == "cpu" and q.dtype in ONES and k.dtype in ONES and q.shape == k.shape
-    if not (takes and q.numel() and all(map(math.isfinite, factors)) and native.is_available()):
+    if not (takes and q.numel() and tokens > 1 and all(map(math.isfinite, factors)) and native.is_available()):
         return None
     found = torch.empty(2, len(factors), heads, dtype=torch.float64)
     spikes = (
@@ -95,8 +95,9 @@ def _counted(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Te
     if refused:
         return None
     found /= times * batch * tokens
-    found[0] /= math.log(tokens) if tokens > 1 else 1
-    return found[0].clamp_(0, 1), found[1]
+    found[0] /= math.log(tokens)
+    found.clamp_(0, 1)  # rounding alone leads out of it
+    return found[0], found[1]
 
 
 @torch.library.custom_op("sage_snn::entropy", mutates_args=())

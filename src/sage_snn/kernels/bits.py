@@ -1,5 +1,7 @@
 """Spikes as bits, 64 to a word: a thirty-second of float32, for what has to be kept between forward and backward."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -7,10 +9,11 @@ from . import native
 from .calls import ONES, SUFFIX, function
 
 _WORD = 64
+_WORTH_PACKING = 4096  # values; below, the call costs more than the memory is worth
 
 
 def pack_bits(spikes: Tensor) -> Tensor | None:
-    """Bits (words,) int64 of spikes of any shape, in the order of a contiguous tensor; None if a value is not 0 or 1."""
+    """Bits (words,) int64 of spikes of any shape, in contiguous order; None if a value is neither 0 nor 1."""
     words = -(-spikes.numel() // _WORD)
     if spikes.device.type != "cpu" or spikes.dtype not in ONES or not native.is_available():
         return _pack_twin(spikes.detach(), words)
@@ -39,3 +42,28 @@ def _pack_twin(spikes: Tensor, words: int) -> Tensor | None:
     bits = torch.zeros(words * _WORD, dtype=torch.int64, device=spikes.device)
     bits[: spikes.numel()] = spikes.reshape(-1).to(torch.int64)
     return (bits.view(words, _WORD) << torch.arange(_WORD, device=spikes.device)).sum(-1)
+
+
+def spikes_as_bits(x: Tensor) -> AbstractContextManager[object]:
+    """Inside, whatever autograd keeps for backward and consists of zeros and ones is kept as bits.
+
+    On a CPU with the compiled kernels only, where packing costs less than the memory it saves; x tells the device.
+    """
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not native.is_available():
+        return nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(_packed, _unpacked)
+
+
+_Packed = tuple[Tensor, tuple[int, ...], torch.dtype]
+
+
+def _packed(tensor: Tensor) -> Tensor | _Packed:
+    is_parameter = tensor.is_leaf and tensor.requires_grad
+    if is_parameter or tensor.dtype not in SUFFIX or tensor.numel() < _WORTH_PACKING:
+        return tensor
+    bits = pack_bits(tensor)
+    return tensor if bits is None else (bits, tuple(tensor.shape), tensor.dtype)
+
+
+def _unpacked(kept: Tensor | _Packed) -> Tensor:
+    return kept if isinstance(kept, Tensor) else unpack_bits(*kept)

@@ -38,6 +38,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
 }
 _RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT}
+# A third of the overhead of torch.library.custom_op at every call; autograd is in the Functions that call them.
+_OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")
 _functions: dict[tuple[ctypes.CDLL, str, torch.dtype | None], Callable[..., Any]] = {}
 
 
@@ -56,6 +58,14 @@ def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
 def pointer(tensor: Tensor | None) -> int | None:
     """Address of the first value; None for no tensor."""
     return None if tensor is None else tensor.data_ptr()
+
+
+def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Give `run` to torch as operator `sage_snn::...` on the CPU, with what a graph capture runs instead."""
+    name = schema.partition("(")[0]
+    _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
+    _OPERATORS.impl(name, run, "CPU")  # pyright: ignore[reportUnknownMemberType]
+    torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]
 
 
 def runs_natively(x: Tensor, shape: str) -> bool:

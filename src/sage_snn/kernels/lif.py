@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .calls import SHAPES, SUFFIX, function, pointer, runs_natively
+from .calls import SHAPES, SUFFIX, function, pointer, register, runs_natively
 from .derivatives import DERIVATIVES, slope_derivative
 
 
@@ -163,14 +163,8 @@ def slope_values(slope: Tensor, times: int) -> Tensor:
     return slope.detach().to(torch.float64).expand(times).contiguous()
 
 
-OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")
 MEMBRANE = "float tau, float threshold, float? reset, bool decay_input"
 BACKWARD = f"{MEMBRANE}, bool detach_reset, str shape, bool wants_slope"
-OPERATORS.define(f"lif(Tensor currents, Tensor v, {MEMBRANE}) -> (Tensor, Tensor)")
-OPERATORS.define(
-    "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, "
-    f"{BACKWARD}) -> (Tensor, Tensor, Tensor)"
-)
 
 
 def _start(v: Tensor) -> tuple[Tensor, int]:
@@ -236,7 +230,10 @@ def _fake_lif_backward(
     return currents.new_empty(currents.shape), v.new_empty(v.shape), grad_slope
 
 
-OPERATORS.impl("lif", _lif, "CPU")
-OPERATORS.impl("lif_backward", _lif_backward, "CPU")
-torch.library.register_fake("sage_snn::lif", _fake_lif, lib=OPERATORS)
-torch.library.register_fake("sage_snn::lif_backward", _fake_lif_backward, lib=OPERATORS)
+register(f"lif(Tensor currents, Tensor v, {MEMBRANE}) -> (Tensor, Tensor)", _lif, _fake_lif)
+register(
+    "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, "
+    f"{BACKWARD}) -> (Tensor, Tensor, Tensor)",
+    _lif_backward,
+    _fake_lif_backward,
+)

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,9 @@ import torch
 
 SOURCES = Path(__file__).parent / "cpp"
 # No -ffast-math, and no contraction of a * b + c: backward recomputes what forward rounded, and the twins must agree.
-FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"]
-FLAGS += ["-fno-trapping-math", "-Wno-psabi"]
+FLAGS = shlex.split(
+    "-std=c++17 -O3 -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi"
+)
 TUNING = (["-march=native"], ["-mcpu=native"], list[str]())  # the first that the compiler accepts
 OPENMP = (["-fopenmp"], list[str]())
 SECONDS = 300  # after which a compiler is taken to hang
@@ -50,7 +51,7 @@ def status() -> str:
     return _load().status
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
 def is_available() -> bool:
     """Whether `library()` is there; a constant of a compiled graph."""
     return library() is not None
@@ -171,20 +172,25 @@ def _run(command: list[str]) -> str:
 
 def _run_all(commands: list[list[str]]) -> list[str]:
     """Run them side by side; what each printed, or an error with the end of what the failing one said."""
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    running = [subprocess.Popen(command, text=True, errors="replace", **pipes) for command in commands]
     printed: list[str] = []
-    try:
+    with ExitStack() as stack:
+        running: list[subprocess.Popen[str]] = []
+        for command in commands:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+            running.append(stack.enter_context(process))
+            stack.callback(process.kill)  # the others of one that failed; nothing to one that has ended
         for process in running:
             output, errors = process.communicate(timeout=SECONDS)
             if process.returncode:
                 raise _BuildError((errors or output or f"exit code {process.returncode}").strip()[-500:])
             printed.append(output)
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
     return printed
 
 
@@ -211,7 +217,7 @@ def _cache() -> Path:
 
 
 @contextmanager
-def _only_one_process(path: Path) -> Iterator[None]:
+def _only_one_process(path: Path) -> Generator[None]:
     """Ranks that start together compile once; where files cannot be locked, each compiles, which is safe too."""
     try:
         import fcntl
@@ -219,10 +225,8 @@ def _only_one_process(path: Path) -> Iterator[None]:
         yield
         return
     with path.open("w") as file:
-        try:
+        with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            pass
         yield
 
 

@@ -1,4 +1,4 @@
-"""Batch normalisation and leaky integrate-and-fire in one, starting from rest: a C++ kernel and its twin in plain torch.
+"""Batch normalisation and leaky integrate-and-fire in one, from rest: a C++ kernel and its twin in plain torch.
 
 x: (T*B, C, ...) with T time steps, B batch, C channels. Between forward and backward only x and two numbers per channel
 are kept. The slope is a tensor: () for all steps, (T,) one per step; backward reads it as it is *then* (see `lif.LIF`).
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from .calls import SHAPES, function, pointer, runs_natively
-from .lif import BACKWARD, LIF, MEMBRANE, OPERATORS, Membrane, require_slopes, slope_gradient, slope_values
+from .calls import SHAPES, function, pointer, register, runs_natively
+from .lif import BACKWARD, LIF, MEMBRANE, Membrane, require_slopes, slope_gradient, slope_values
 
 
 def batch_norm_lif(
@@ -28,8 +28,9 @@ def batch_norm_lif(
     measures = norm.training or (norm.running_mean is None and norm.running_var is None)
     keeps = not norm.training or norm.track_running_stats
     running = (norm.running_mean, norm.running_var) if keeps else (None, None)
+    mean, var = running
     return norm_lif(
-        *(x, norm.weight, norm.bias, *running, slope, membrane, times),
+        *(x, norm.weight, norm.bias, mean, var, slope, membrane, times),
         training=measures,
         momentum=averaging,
         eps=norm.eps,
@@ -59,7 +60,8 @@ def norm_lif(
             *(x, weight, bias, running_mean, running_var, slope, membrane, times, training, momentum, eps, shape)
         )
     if training:
-        F._verify_batch_size(x.size())  # pyright: ignore[reportPrivateUsage]
+        if x.numel() == x.shape[1]:
+            raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
         statistics = None, None
     else:
         statistics = running_mean, running_var
@@ -93,7 +95,7 @@ def norm_lif_twin(
 ) -> Tensor:
     """The same in plain torch, one after the other."""
     normal = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    currents = normal.unflatten(0, (times, x.shape[0] // times))
+    currents = normal.reshape(times, x.shape[0] // times, *x.shape[1:])
     precision = torch.promote_types(x.dtype, torch.float32)
     v = currents.new_full(currents.shape[1:], membrane.rest, dtype=precision)
     spikes, _, _ = LIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportGeneralTypeIssues]
@@ -147,16 +149,6 @@ class NativeNormLIF(torch.autograd.Function):
             grads[3] if wants_slope else None,
             *(None, None, None, None),
         )
-
-
-OPERATORS.define(
-    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, int times, float eps, "
-    f"{MEMBRANE}) -> (Tensor, Tensor, Tensor)"
-)
-OPERATORS.define(
-    "norm_lif_backward(Tensor grad_spikes, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, "
-    f"Tensor slope, int times, float eps, bool training, {BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor)"
-)
 
 
 def _precision(x: Tensor) -> torch.dtype:
@@ -245,7 +237,15 @@ def _fake_norm_lif_backward(
     return x.new_empty(x.shape), torch.empty_like(mean), torch.empty_like(mean), grad_slope
 
 
-OPERATORS.impl("norm_lif", _norm_lif, "CPU")
-OPERATORS.impl("norm_lif_backward", _norm_lif_backward, "CPU")
-torch.library.register_fake("sage_snn::norm_lif", _fake_norm_lif, lib=OPERATORS)
-torch.library.register_fake("sage_snn::norm_lif_backward", _fake_norm_lif_backward, lib=OPERATORS)
+register(
+    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, int times, float eps, "
+    f"{MEMBRANE}) -> (Tensor, Tensor, Tensor)",
+    _norm_lif,
+    _fake_norm_lif,
+)
+register(
+    "norm_lif_backward(Tensor grad_spikes, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, "
+    f"Tensor slope, int times, float eps, bool training, {BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _norm_lif_backward,
+    _fake_norm_lif_backward,
+)

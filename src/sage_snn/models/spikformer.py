@@ -12,6 +12,7 @@ from typing import Literal
 from spikingjelly.activation_based import functional, neuron
 from torch import Tensor, nn
 
+from ..kernels.bits import spikes_as_bits
 from ..neurons import LIFNode
 
 Form = Literal["cifar", "imagenet"]
@@ -161,9 +162,10 @@ class Spikformer(nn.Module):
         """Mean over tokens after the last block, (T, B, C)."""
         self._check_input(x)
         self._rest()
-        x = self.stem(x, self.time_steps if x.ndim == 4 else None)
-        for block in self.blocks:
-            x = block(x)
+        with spikes_as_bits(x):
+            x = self.stem(x, self.time_steps if x.ndim == 4 else None)
+            for block in self.blocks:
+                x = block(x)
         return x.mean(-1)
 
     def _rest(self) -> None:

@@ -54,6 +54,8 @@ def with_policy(table: Any, field: str, holds: Sequence[bool]) -> pd.Series:
 
 def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> list[Effect]:
     """`mine - theirs` for every data, T and scene that has both."""
+    if table.empty:
+        return []
     scene = scene_columns(table, metric)
     keys = table[scene].astype(str).agg(" | ".join, axis=1)
     found: list[Effect] = []

@@ -120,7 +120,8 @@ class Bars:
             mark = {"symbol": look.marker[0], "size": 11, "color": look.colour}
             bars |= {"type": "scatter", "mode": "markers", "marker": mark}
         else:
-            fill = {"shape": look.hatch[0], "fillmode": "overlay", "size": 6, "solidity": 0.25}
+            fill = {"shape": look.hatch[0], "fillmode": "overlay", "size": 6, "solidity": 0.3}
+            fill["fgcolor"] = look.colour
             mark = {"color": look.tint(0.55), "line": {"color": look.colour, "width": 1.5}, "pattern": fill}
             bars |= {"type": "bar", "width": [m.width for m in marks], "marker": mark}
         return [bars, shared | self._dots(marks, look)]

@@ -7,11 +7,11 @@ from .bars import Bars
 from .figure import Figure
 from .heat import Heat
 from .lines import Lines
-from .tidy import Group, Member, block_name, blocks_of, heads_of, name_of, signals_of, thinned, typical
+from .tidy import Group, Member, block_name, blocks_of, heads_of, name_of, thinned, typical
 
 MOST = 6  # figures of one family
 SILENT = 1 - 1e-6  # without a spike all scores are equal and the entropy is 1, up to rounding
-MEASURES = {"slope": "slope", "dispersion": "dispersion of head entropy", "zscore": "centred score z"}
+MEASURES = {"slope": "slope", "dispersion": "dispersion over heads", "zscore": "centred score z"}
 
 
 def block_figures(found: list[Member]) -> list[Figure]:
@@ -69,8 +69,7 @@ def silent_heads(found: list[Member]) -> list[Figure]:
     for group in typical(found):
         counts: dict[str, list[tuple[int, int]]] = {}
         for member in group.members:
-            data = _head_table(member)
-            last = data[data["epoch"] == data["epoch"].max()]
+            last = _head_table(member, last_only=True)
             for block, silent in last.groupby("block")["is_silent"].sum().items():
                 counts.setdefault(str(block), []).append((member.seed, int(silent)))
         for block, pairs in counts.items():
@@ -90,9 +89,9 @@ def head_entropy(member: Member) -> pd.DataFrame:
     """Rows (epoch, step, block, entropy per head) of a run, from its signals or else from what was observed."""
     policy = member.run.recipe.policy
     if policy.kind == "sage" and policy.signal == "entropy":  # another signal fills the same column
-        return _with_entropy(signals_of(member))
-    observed = member.run.observations()
-    if observed is None or observed.empty:
+        return _with_entropy(member.signals)
+    observed = member.observations
+    if observed is None:
         return _with_entropy(None)
     nearest = min(observed["temperature"].unique(), key=lambda t: abs(t - policy.temperature))
     return _with_entropy(observed[observed["temperature"] == nearest])
@@ -105,21 +104,21 @@ def _with_entropy(rows: pd.DataFrame | None) -> pd.DataFrame:
     return rows.loc[rows["entropy"].notna(), columns]
 
 
-def _head_table(member: Member) -> pd.DataFrame:
+def _head_table(member: Member, *, last_only: bool = False) -> pd.DataFrame:
     parts: list[pd.DataFrame] = []
     for block, rows in blocks_of(head_entropy(member)):
-        for epoch, part in rows.groupby("epoch", sort=True):
-            values = heads_of(part["entropy"])
-            columns = {"head": range(values.shape[1]), "deviation": values.std(0)}
-            silent = (values >= SILENT).all(0)
-            parts.append(pd.DataFrame({"block": block_name(block), "epoch": epoch, **columns, "is_silent": silent}))
+        values, epochs = heads_of(rows["entropy"]), rows["epoch"].to_numpy()
+        for epoch in np.unique(epochs)[-1:] if last_only else np.unique(epochs):
+            part = values[epochs == epoch]
+            columns = {"head": range(part.shape[1]), "deviation": part.std(0), "is_silent": (part >= SILENT).all(0)}
+            parts.append(pd.DataFrame({"block": block_name(block), "epoch": epoch, **columns}))
     if not parts:
         return pd.DataFrame(columns=["block", "epoch", "head", "deviation", "is_silent"])
     return pd.concat(parts, ignore_index=True)
 
 
 def _slope_table(group: Group) -> pd.DataFrame:
-    tables = [signals_of(member) for member in group.members if member.run.recipe.policy.kind != "fixed"]
+    tables = [member.signals for member in group.members if member.run.recipe.policy.kind != "fixed"]
     tables = [table for table in tables if not table.empty and table["slope"].nunique() > 1]
     values = [name for name in MEASURES if any(table[name].notna().any() for table in tables)]
     parts = [table[["step", "block", *values]].astype(dict.fromkeys(values, float)) for table in tables]

@@ -44,15 +44,16 @@ class Heat:
                 figure.update_yaxes(title_text=for_plotly(self.y_title), **place)
             if panel.is_lowest:
                 figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **place)
-        bar = {"title": {"text": for_plotly(self.colour_title), "side": "right"}, "exponentformat": "power"}
-        figure.update_layout(coloraxis={"colorscale": HEAT[0], "colorbar": bar, "cmin": 0})
+        title = {"text": for_plotly(self.colour_title), "side": "right", "font": {"size": 13}}
+        bar = {"title": title, "exponentformat": "power"}
+        figure.update_layout(coloraxis={"colorscale": HEAT[0], "colorbar": bar, "cmin": 0, "cmax": self._top(data)})
         return figure
 
     def matplotlib(self, data: pd.DataFrame, canvas: Canvas) -> None:
         """Draw the panels on a canvas."""
         grid = Grid.of(data, None, self.column)
         axes = grid.matplotlib(canvas, shared_y=True)
-        top = float(np.nanmax(data[self.colour].to_numpy(float), initial=0)) or 1e-12
+        top = self._top(data)
         image = None
         for panel in grid.panels(data):
             axis, cells = axes[panel.row][panel.column], self._cells(panel.data)
@@ -69,6 +70,10 @@ class Heat:
         if image is not None:
             shown = [axis for line in axes for axis in line if axis.get_visible()]
             canvas.colorbar(image, ax=shown, label=for_matplotlib(self.colour_title))
+
+    def _top(self, data: pd.DataFrame) -> float:
+        """The end of the colour scale, which starts at zero."""
+        return float(np.nanmax(data[self.colour].to_numpy(float), initial=0)) or 1e-12
 
     def _cells(self, data: pd.DataFrame) -> pd.DataFrame:
         return data.pivot_table(index=self.y, columns=self.x, values=self.colour, dropna=False)

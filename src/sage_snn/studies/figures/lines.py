@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator
@@ -83,8 +84,8 @@ class Lines:
     def _traces(self, name: str, rows: pd.DataFrame, look: Style, *, show: bool) -> list[dict[str, Any]]:
         shared = {"type": "scatter", "legendgroup": name}
         curve = shared | {
-            "x": rows[self.x].to_numpy(),
-            "y": rows[self.y].to_numpy(),
+            "x": _small(rows[self.x]),
+            "y": _small(rows[self.y]),
             "name": for_plotly(name),
             "showlegend": show,
             "mode": "lines+markers" if len(rows) <= FEW else "lines",
@@ -99,8 +100,8 @@ class Lines:
             return [curve]
         outline = pd.concat([band[[self.x, "low"]].set_axis(["x", "y"], axis=1), _reversed_top(band, self.x)])
         area = shared | {
-            "x": outline["x"].to_numpy(),
-            "y": outline["y"].to_numpy(),
+            "x": _small(outline["x"]),
+            "y": _small(outline["y"]),
             "mode": "lines",
             "line": {"width": 0},
             "fill": "toself",
@@ -131,6 +132,11 @@ class Lines:
 
     def _y_title(self, row: str) -> str:
         return self.row_titles.get(row, self.y_title)
+
+
+def _small(column: pd.Series) -> np.ndarray:
+    """Seven digits are more than a screen shows, in half the room."""
+    return column.to_numpy(np.float32)
 
 
 def _reversed_top(band: pd.DataFrame, x: str) -> pd.DataFrame:

@@ -4,21 +4,19 @@ import pandas as pd
 
 from .figure import Figure
 from .lines import Lines
-from .style import label_order
 from .tidy import Group, Member, block_name, blocks_of, heads_of, name_of, thinned, typical
 
-MOST = 3  # figures of one family
+SHOWN = ("fixed", "sage")  # of many labels: the plain network, and the one that the statistic steers
 TITLES = {"gini": "Gini impurity, mean of heads", "dispersion": "entropy dispersion"}
 
 
 def temperature_figures(found: list[Member]) -> list[Figure]:
     """Gini beside dispersion, and dispersion alone, for labels whose runs observed them."""
-    tables = {group: _observed(group) for group in typical(found)}
-    seen = [group for group, data in tables.items() if not data.empty]
-    seen = sorted(seen, key=lambda group: (group.data, label_order(group.label)))[:MOST]
+    seen = [group for group in typical(found) if any(m.observations is not None for m in group.members)]
+    seen = [group for group in seen if group.label in SHOWN] or seen[:1]
     made: list[Figure] = []
     for group in seen:
-        data = tables[group]
+        data = _observed(group)
         if (data["measure"] == "gini").any():
             made.append(_gini(group, seen, data))
         made.append(_dispersion(group, seen, data[data["measure"] == "dispersion"]))
@@ -47,7 +45,7 @@ def _dispersion(group: Group, among: list[Group], data: pd.DataFrame) -> Figure:
 
 
 def _observed(group: Group) -> pd.DataFrame:
-    parts = [_per_step(rows) for m in group.members if (rows := m.run.observations()) is not None and not rows.empty]
+    parts = [_per_step(rows) for m in group.members if (rows := m.observations) is not None]
     values = [name for name in TITLES if any(name in part for part in parts)]
     data = thinned(parts, ["block", "temperature"], values)
     data["block"] = data["block"].map(block_name)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,27 @@ PAPER_STEPS = 4  # time steps of the paper's main table
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A run with its place in the study."""
+    """A run with its place in the study; what it recorded is read once, when a figure asks for it."""
 
     run: RunResult
     data: str
     label: str
     time_steps: int
     seed: int
+
+    @cached_property
+    def signals(self) -> pd.DataFrame:
+        """What the policy did step by step; empty where nothing was recorded."""
+        try:
+            return self.run.signals()
+        except ResultError:
+            return pd.DataFrame(columns=["epoch", "step", "block", "dispersion", "zscore", "slope", "entropy"])
+
+    @cached_property
+    def observations(self) -> pd.DataFrame | None:
+        """Statistics at several temperatures; None where nothing was observed."""
+        found = self.run.observations()
+        return None if found is None or found.empty else found
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +128,6 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and its 95 % interval; the ends are NaN for a single value."""
     found = estimate(values)
     return found.mean, found.low, found.high
-
-
-def signals_of(member: Member) -> pd.DataFrame:
-    """What the policy did step by step; empty where nothing was recorded."""
-    try:
-        return member.run.signals()
-    except ResultError:
-        return pd.DataFrame(columns=["epoch", "step", "block", "dispersion", "zscore", "slope", "entropy"])
 
 
 def heads_of(column: pd.Series) -> np.ndarray:

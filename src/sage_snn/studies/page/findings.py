@@ -16,6 +16,10 @@ from .markup import Column, Markup, details, interval, join, number, table, tag
 
 SHOWN = 12  # sentences before the rest is folded away
 METRICS = {"last_top1": "last epoch", "best_top1": "best epoch"}
+APART = (
+    "Measured rows with a caveat were trained in another setting than the paper's: they compare with each other, not with "
+    "the reported rows."
+)
 MINUS = re.compile(r"(?<![\w.])-(?=\d)")  # between words a hyphen stays one
 VERDICTS = {"supported": "supported", "not supported": "refuted", "not tested here": "untested"}
 
@@ -136,11 +140,14 @@ def _reported_table(
         Column("std", "± std", ".2f", "sample standard deviation over seeds"),
         Column("best", "Best epoch (%)", ".2f", "chosen on the test images"),
         Column("n", "Seeds", "d"),
-        Column("note", "Mind"),
+        Column("note", "Caveat"),
     ]
+    apart = any(row["source"] == "measured" and row["note"] for row in rows)
+    scale = tag("p", APART, class_="note") if apart else None
     caveats = tag("ul", *(tag("li", caveat) for caveat in CAVEATS[data]))
     warning = tag("div", tag("strong", "Known problems of the reported figures"), caveats, class_="caveats")
-    return join([tag("h3", TITLES[data]), table(rows, columns, f"{TITLES[data]} top-1"), warning])
+    whole = tag("div", table(rows, columns, f"{TITLES[data]} top-1"), class_="reported")
+    return join([tag("h3", TITLES[data]), whole, scale, warning])
 
 
 def network(run: RunResult) -> str:
@@ -153,12 +160,12 @@ def _unlike_paper(run: RunResult) -> str:
     if network(run) != NETWORK:
         found.append("another network")
     if recipe.epochs < EPOCHS:
-        found.append(f"{recipe.total_epochs} epochs instead of {EPOCHS}")
+        found.append(f"{recipe.total_epochs} epochs, not {EPOCHS}")
     if recipe.train_images:
         found.append(f"{recipe.train_images:,} training images")
     if recipe.max_steps_per_epoch:
         found.append(f"at most {recipe.max_steps_per_epoch} steps an epoch")
-    return f"not comparable with the reported rows: {', '.join(found)}" if found else ""
+    return ", ".join(found)
 
 
 def _key(run: RunResult, label: str) -> tuple[str, int, str]:

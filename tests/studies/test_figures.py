@@ -1,0 +1,171 @@
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from sage_snn.studies.figures import figures_of, save
+from sage_snn.studies.figures.style import COLOURS, style, styles
+from sage_snn.studies.results import load_runs
+
+_spec = importlib.util.spec_from_file_location("synthetic", Path(__file__).with_name("synthetic.py"))
+synthetic = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(synthetic)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    observed = {"observe.temperatures": list(synthetic.TEMPERATURES)}
+    return load_runs(synthetic.write_study(root, time_steps=(2, 4), seeds=(1, 2, 3), **observed))
+
+
+@pytest.fixture(scope="module")
+def figures(runs):
+    return {figure.name: figure for figure in figures_of(runs)}
+
+
+def test_every_family_is_drawn_when_its_data_exists(figures):
+    families = {name.split("-")[0] for name in figures}
+    assert families == {
+        *("accuracy", "difference", "curves", "slopes", "heads", "silent", "gini", "temperature", "overhead")
+    }
+
+
+def test_files_hold_the_figure_three_times(figures, tmp_path):
+    for figure in figures.values():
+        png, pdf, csv = save(figure, tmp_path)
+        assert png.read_bytes()[:4] == b"\x89PNG"
+        assert png.stat().st_size > 5000
+        assert pdf.read_bytes()[:4] == b"%PDF"
+        assert len(pd.read_csv(csv)) == len(figure.data)
+
+
+def test_plotly_draws_every_figure(figures):
+    for figure in figures.values():
+        drawn = figure.plotly()
+        assert len(drawn.data) > 0
+        assert all(axis.title.text for axis in drawn.select_yaxes(row=1, col=1))
+
+
+def test_accuracy_holds_every_seed_beside_the_interval_of_its_group(figures):
+    data = figures["accuracy"].data
+    rows = data[(data["label"] == "sage") & (data["time_steps"] == 4)]
+    expected = [80 + 4 + 0.5 + 0.1 * ((7 * seed + 12) % 5) + 0.08 * seed for seed in (1, 2, 3)]
+    assert rows["value"].tolist() == pytest.approx(expected)
+    assert rows["mean"].iloc[0] == pytest.approx(np.mean(expected))
+    reach = stats.t.ppf(0.975, 2) * np.std(expected, ddof=1) / 3**0.5
+    assert rows["high"].iloc[0] == pytest.approx(np.mean(expected) + reach)
+
+
+def test_differences_are_paired_by_seed(figures):
+    data = figures["difference"].data
+    rows = data[(data["label"] == "sage") & (data["time_steps"] == 4)].set_index("seed")["value"]
+    # 0.5 for sage, and 0.02 per letter of the policy's name and seed
+    assert rows.to_dict() == pytest.approx({seed: 0.5 + 0.02 * (4 - 5) * seed for seed in (1, 2, 3)})
+    assert set(data["label"]) == {"learnable", "sage"}
+
+
+def test_curves_give_the_mean_and_range_of_seeds(figures, runs):
+    data = figures["curves"].data
+    last = data[(data["panel"] == "digits, T = 2") & (data["label"] == "fixed") & (data["epoch"] == 3)].iloc[0]
+    values = [r.summary["last_top1"] for r in runs if r.folder.name.startswith("fixed-t2")]
+    assert last["test_top1"] == pytest.approx(np.mean(values))
+    assert (last["low"], last["high"]) == pytest.approx((min(values), max(values)))
+
+
+def test_head_map_is_the_deviation_over_the_steps_of_an_epoch(figures, runs):
+    name = next(name for name in figures if name.startswith("heads") and "sage" in name)
+    data = figures[name].data
+    run = next(r for r in runs if r.folder.name == "sage-t4-s1")
+    signals = run.signals()
+    part = signals[(signals["epoch"] == 2) & (signals["block"] == 1)]
+    expected = np.array(part["entropy"].tolist()).std(0)
+    rows = data[(data["epoch"] == 2) & (data["block"] == "block 1")].sort_values("head")
+    assert rows["deviation"].tolist() == pytest.approx(expected.tolist())
+
+
+def test_silent_heads_are_those_of_entropy_one(figures):
+    data = figures["silent-heads"].data
+    sage = data[data["label"] == "sage"].set_index(["block", "seed"])["value"]
+    assert sage[("block 0", 1)] == 1
+    assert sage.sum() == 1
+
+
+def test_dispersion_is_the_population_deviation_over_heads(figures, runs):
+    name = next(name for name in figures if name.startswith("temperature") and "fixed" in name)
+    data = figures[name].data
+    row = data[(data["block"] == "block 1") & (data["temperature"] == "temperature 0.5") & (data["step"] == 7)].iloc[0]
+    seen = [r.observations() for r in runs if r.folder.name.startswith("fixed-t4")]
+    rows = [o[(o["block"] == 1) & (o["temperature"] == 0.5) & (o["step"] == 7)]["entropy"].iloc[0] for o in seen]
+    assert row["value"] == pytest.approx(np.mean([np.std(heads) for heads in rows]))
+    assert row["runs"] == 3
+
+
+def test_a_network_wide_slope_is_one_curve(figures):
+    name = next(name for name in figures if name.startswith("slopes") and "learnable" in name)
+    data = figures[name].data
+    assert set(data["block"]) == {"all blocks"}
+    assert set(data["measure"]) == {"slope"}
+    assert data.set_index("step")["value"][10] == pytest.approx(4.1)
+
+
+def test_overhead_is_the_time_of_a_step(figures, runs):
+    # synthetic runs do 100 images a second
+    assert set(figures["overhead"].data["value"]) == {10.0 * runs[0].recipe.batch_size}
+
+
+def test_sensitivity_needs_three_slopes(tmp_path):
+    slopes = (2.0, 4.0, 8.0)
+    made = [
+        synthetic.write_run(
+            tmp_path / f"{slope}-{seed}", {"policy.kind": "fixed", "policy.slope": slope, "seed": seed}, top1=90 - slope + seed
+        )
+        for slope in slopes
+        for seed in (1, 2)
+    ]
+    names = {figure.name: figure for figure in figures_of(load_runs(made))}
+    assert names["sensitivity"].data["slope"].tolist() == [2.0, 4.0, 8.0]
+    assert names["sensitivity"].data["mean"].tolist() == [89.5, 87.5, 83.5]
+    save(names["sensitivity"], tmp_path / "out")
+    assert "sensitivity" not in {figure.name for figure in figures_of(load_runs(made[:4]))}
+
+
+def test_one_run_is_drawn_without_intervals(tmp_path):
+    run = synthetic.write_run(tmp_path / "one", {"policy.kind": "fixed"}, top1=50.0)
+    figures = figures_of(load_runs([run]))
+    assert [figure.name for figure in figures] == ["accuracy", "curves"]
+    for figure in figures:
+        save(figure, tmp_path / "figures")
+        assert figure.data["low"].isna().all()
+
+
+def test_long_training_is_thinned(tmp_path):
+    run = synthetic.write_run(tmp_path / "long", {"policy.kind": "sage", "seed": 3}, top1=50.0, steps=400)
+    slopes = next(figure for figure in figures_of(load_runs([run])) if figure.name == "slopes")
+    assert slopes.data.groupby(["measure", "block"]).size().max() <= 150
+
+
+def test_runs_that_ended_in_nan_are_left_out_of_the_bars(tmp_path):
+    broken = synthetic.write_run(tmp_path / "a", {"policy.kind": "fixed", "seed": 1}, top1=float("nan"))
+    whole = synthetic.write_run(tmp_path / "b", {"policy.kind": "sage", "seed": 1}, top1=50.0)
+    accuracy = figures_of(load_runs([broken, whole]))[0]
+    assert accuracy.data["label"].tolist() == ["sage"]
+    save(accuracy, tmp_path / "figures")
+
+
+def test_names_are_text_in_both_renderers(tmp_path):
+    hostile = "<b>$x_1$</b> & 100%"
+    run = synthetic.write_run(tmp_path / "one", {"policy.kind": "fixed"}, top1=50.0)
+    other = synthetic.write_run(tmp_path / "two", {"policy.kind": "sage"}, top1=51.0)
+    figure = figures_of(load_runs([run, other]), {"two": hostile})[0]
+    save(figure, tmp_path / "figures")
+    assert "<b>" not in figure.plotly().to_json().replace("\\u003c", "<")
+
+
+def test_policies_look_the_same_in_every_figure():
+    assert styles(["sage", "fixed"])["sage"] == styles(["fixed", "learnable", "sage"])["sage"]
+    assert len({(style(i).colour, style(i).dash) for i in range(30)}) == 30
+    assert "#000000" not in COLOURS

@@ -1,0 +1,118 @@
+import html.parser
+import importlib.util
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from sage_snn.studies.page.document import embedded
+from sage_snn.studies.page.markup import Column, Markup, interval, number, table, tag
+from sage_snn.studies.report import write_report
+from sage_snn.studies.reported import REPORTED, reported_on
+from sage_snn.studies.results import ResultError, load_runs
+from sage_snn.studies.study import parse_study
+
+_spec = importlib.util.spec_from_file_location("synthetic", Path(__file__).with_name("synthetic.py"))
+synthetic = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(synthetic)
+
+
+class Outline(html.parser.HTMLParser):
+    """Elements of a page, and whether they nest."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.seen, self.open, self.links, self.ids = [], [], [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append(tag)
+        given = dict(attrs)
+        self.ids += [given["id"]] if "id" in given else []
+        self.links += [given[key] for key in ("href", "src") if key in given]
+        if tag not in ("meta", "link", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_everything_but_markup_is_escaped():
+    assert tag("p", "<b>", Markup("<i></i>"), title='"') == '<p title="&quot;">&lt;b&gt;<i></i></p>'
+
+
+def test_data_cannot_end_its_script():
+    assert "</script>" not in embedded({"name": "</script><script>alert(1)</script>"}).removesuffix("</script>")
+
+
+def test_cells_read_one_way_and_sort_another():
+    cells = table([{"a": -1.234, "b": interval(1.0, 2.0, ".1f")}], [Column("a", "A", ".1f"), Column("b", "B", ".1f")], "c")
+    assert '<td class="number" data-value="-1.234">−1.2</td>' in cells
+    assert '<td class="number" data-value="1.0">1.0 to 2.0</td>' in cells
+    assert number(float("nan"), ".2f") == "–"
+
+
+def test_reported_figures_are_those_of_the_paper():
+    sage = {row.data: row.top1 for row in REPORTED if row.method == "SAGE"}
+    assert sage == {"cifar10": 96.32, "cifar100": 78.69, "imagenet200": 60.60}
+    assert [len(reported_on(data)) for data in sage] == [8, 8, 6]
+
+
+def test_a_report_is_one_file_that_needs_no_network(tmp_path):
+    runs = load_runs(synthetic.write_study(tmp_path / "runs", time_steps=(4,), seeds=(1, 2), data="cifar10"))
+    page = write_report(runs, tmp_path / "out", "A title").read_text()
+    outline = Outline(page)
+    assert outline.open == []
+    assert "src" not in re.findall(r"<(?:script|img|iframe)[^>]*?\s(src)=", page)
+    assert all(link.startswith(("#", "figures/", "data:")) for link in outline.links)
+    assert {link[1:] for link in outline.links if link.startswith("#")} <= set(outline.ids)
+    assert len(outline.ids) == len(set(outline.ids))
+    for link in outline.links:
+        assert not link.startswith("figures/") or (tmp_path / "out" / link).is_file()
+    assert "96.32" in page
+    assert "Known problems of the reported figures" in page
+
+
+def test_hostile_names_stay_text(tmp_path):
+    hostile = "</script><img src=x onerror=alert(1)>"
+    folder = tmp_path / "<svg onload=alert(2)>"
+    run = synthetic.write_run(folder, {"policy.kind": "fixed", "name": hostile}, top1=50.0)
+    page = write_report(load_runs([run]), tmp_path / "out", hostile).read_text()
+    assert "<img" not in page
+    assert "<svg onload" not in page.split("<script>", 1)[0]  # the drawing library itself writes SVG
+
+
+def test_a_study_brings_its_labels_and_its_order(tmp_path):
+    variants = [
+        {"label": "fixed", "settings": {"policy.kind": "fixed"}},
+        {"label": "broaden", "settings": {"policy.kind": "sage", "policy.gain": -0.5}},
+    ]
+    small = {"epochs": 4, "warmup_epochs": 0, "cooldown_epochs": 0, "model.dim": 24, "model.heads": 3, "model.depth": 2}
+    fields = {"name": "directions", "about": {"what": "which way to move"}, "recipe": "digits", "settings": small}
+    study = parse_study(fields | {"variants": variants, "axes": {"seed": [1, 2]}, "report": ["slopes"]})
+    made = [
+        synthetic.write_run(tmp_path / planned.key, planned.settings, top1=50.0 + planned.recipe.seed)
+        for planned in study.runs()
+    ]
+    page = write_report(load_runs(made), tmp_path / "out", "Directions", study=study).read_text()
+    assert "broaden, digits, T = 4" in page
+    assert "Which way to move." in page
+    assert re.findall(r'<figure id="([\w-]+)"', page)[0] == "slopes"
+
+
+def test_no_run_is_an_error_that_says_what_to_do(tmp_path):
+    with pytest.raises(ResultError, match="no finished run"):
+        write_report([], tmp_path, "nothing")
+
+
+@pytest.mark.slow
+def test_sixty_runs_are_drawn_in_time_on_a_small_page(tmp_path):
+    sizes = {"epochs": 10, "model.depth": 4, "model.dim": 96, "model.heads": 12, "data": "cifar10"}
+    made = synthetic.write_study(tmp_path / "runs", steps=20, **sizes, **{"observe.temperatures": [0.25, 0.5, 1, 2]})
+    assert len(made) == 60
+    started = time.process_time()  # of this process: other work on the machine must not fail it
+    page = write_report(load_runs(made), tmp_path / "out", "Sixty runs")
+    assert time.process_time() - started < 20
+    assert page.stat().st_size < 8_000_000
