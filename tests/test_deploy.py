@@ -1,6 +1,7 @@
 import collections
 import importlib.util
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,8 +12,6 @@ from sage_snn import SAGE, LIFNode
 from sage_snn.deploy import ExportError, accelerate, export, fuse, onnx_agreement
 from sage_snn.deploy.export import PlainLIF
 from sage_snn.models import load_official_state_dict
-
-onnx = pytest.importorskip("onnx")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from sage_snn.kernels import native
 @pytest.fixture(autouse=True)
 def _compiled(request):
     if native.library() is None:
-        pytest.skip(f"the C++ kernels do not run here: {native.status()}")
+        pytest.fail(f"install a C++ compiler to test the kernels: {native.status()}")
 
 
 @pytest.fixture

@@ -121,7 +121,9 @@ def test_sensitivity_needs_three_slopes(tmp_path):
     slopes = (2.0, 4.0, 8.0)
     made = [
         synthetic.write_run(
-            tmp_path / f"{slope}-{seed}", {"policy.kind": "fixed", "policy.slope": slope, "seed": seed}, top1=90 - slope + seed
+            tmp_path / f"{slope}-{seed}",
+            {"policy.kind": "fixed", "policy.slope": slope, "seed": seed},
+            top1=90 - slope + seed,
         )
         for slope in slopes
         for seed in (1, 2)

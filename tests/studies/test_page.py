@@ -48,7 +48,9 @@ def test_data_cannot_end_its_script():
 
 
 def test_cells_read_one_way_and_sort_another():
-    cells = table([{"a": -1.234, "b": interval(1.0, 2.0, ".1f")}], [Column("a", "A", ".1f"), Column("b", "B", ".1f")], "c")
+    cells = table(
+        [{"a": -1.234, "b": interval(1.0, 2.0, ".1f")}], [Column("a", "A", ".1f"), Column("b", "B", ".1f")], "c"
+    )
     assert '<td class="number" data-value="-1.234">−1.2</td>' in cells
     assert '<td class="number" data-value="1.0">1.0 to 2.0</td>' in cells
     assert number(float("nan"), ".2f") == "–"
