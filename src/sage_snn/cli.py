@@ -36,9 +36,12 @@ def demo(
     epochs: Annotated[int | None, typer.Option(help="shorter or longer than the recipe")] = None,
 ) -> None:
     """Fixed, learnable and sage side by side on the embedded digits; minutes on two cores."""
+    from .studies.report import write_report
+    from .studies.results import load_runs
     from .training.demo import run_demo
 
-    run_demo(out, epochs)
+    runs = load_runs(out / policy for policy in run_demo(out, epochs))
+    print(f"The page of these runs: {write_report(runs, out, title='fixed, learnable and sage on digits')}")
 
 
 @app.command()
@@ -118,6 +121,78 @@ def export(
     opened = open_run(run, data_dir)
     images = next(iter(opened.test_loader().epoch(0, 0, 1))).images[:2]
     print(write(opened.network(weights), out or run / f"export{SUFFIXES[to]}", to, images))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", metavar="RUN...")],
+    out: Annotated[Path, typer.Option(help="folder for report.html and its figures")] = Path("report"),
+    different_recipes: Annotated[bool, typer.Option("--different-recipes", help="compare runs that differ")] = False,
+) -> None:
+    """One page that opens without a network: tables, figures, claims, recipes of these runs."""
+    from .studies.report import write_report
+    from .studies.results import load_runs, require_comparable
+
+    loaded = load_runs(runs)
+    if not different_recipes:
+        require_comparable(loaded)
+    print(write_report(loaded, out, title=", ".join(run.folder.name for run in loaded[:4])))
+
+
+study = typer.Typer(help="Grids of runs: every experiment from one command.", no_args_is_help=True)
+app.add_typer(study, name="study")
+StudyName = Annotated[str, typer.Argument(help="a shipped name or the path of a YAML file", metavar="STUDY")]
+StudyOut = Annotated[Path, typer.Option(help="folder of runs and studies; studies share runs")]
+
+
+@study.command("run")
+def study_run(
+    name: StudyName,
+    out: StudyOut = Path("runs"),
+    data_dir: DataDir = None,
+    on: Annotated[Literal["here", "ray"], typer.Option(help="this process, or a Ray cluster")] = "here",
+    ray_address: Annotated[str | None, typer.Option(help="of a running cluster; default: one is started")] = None,
+    settings: Settings = None,
+) -> None:
+    """Run what is not finished yet, then write the report; safe to stop and start again."""
+    from .studies.ray_runner import run_on_ray
+    from .studies.runner import run_study
+    from .studies.study import load_study
+    from .training import parse_settings
+
+    loaded = load_study(name, parse_settings(settings or []))
+    paths = run_on_ray(loaded, out, data_dir, ray_address) if on == "ray" else run_study(loaded, out, data_dir)
+    study_report(name, out, settings)
+    if len(paths) < len(loaded.runs()):
+        sys.exit(f"error: {len(loaded.runs()) - len(paths)} runs did not finish; see `sage-snn study status {name}`")
+
+
+@study.command("status")
+def study_status(name: StudyName, out: StudyOut = Path("runs"), settings: Settings = None) -> None:
+    """What is done, running, waiting, or failed and why."""
+    from rich.console import Console
+
+    from .studies.status import status, status_table
+    from .studies.study import load_study
+    from .training import parse_settings
+
+    loaded = load_study(name, parse_settings(settings or []))
+    Console().print(status_table(loaded, status(loaded, out), out))
+
+
+@study.command("report")
+def study_report(name: StudyName, out: StudyOut = Path("runs"), settings: Settings = None) -> None:
+    """Write the page of a study from its finished runs."""
+    from .studies.report import write_report
+    from .studies.results import load_runs
+    from .studies.state import StudyState
+    from .studies.status import finished_runs
+    from .studies.study import load_study
+    from .training import parse_settings
+
+    loaded = load_study(name, parse_settings(settings or []))
+    runs = load_runs(finished_runs(loaded, out))
+    print(write_report(runs, StudyState(loaded, out).folder, title=loaded.name, study=loaded))
 
 
 @app.command()

@@ -141,5 +141,6 @@ def test_demo_trains_the_three_policies_and_shows_the_table(sage_snn, tmp_path):
     done = sage_snn("demo", "--epochs", "3", "--out", tmp_path / "demo")
     assert done.code == 0, done.stderr
     assert all(policy in done.stdout for policy in ("fixed", "learnable", "sage", "tensorboard --logdir"))
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 100_000
     again = sage_snn("demo", "--epochs", "3", "--out", tmp_path / "demo")
     assert again.stderr.count("nothing to do") == 3

@@ -1,3 +1,4 @@
+import copy
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from sage_snn import LIFNode
 from sage_snn.models import spikformer
+from sage_snn.models.spikformer import NormLIF
 
 SMALL = {"depth": 2, "dim": 32, "heads": 4, "time_steps": 3, "image_size": 16}
 
@@ -114,6 +116,40 @@ def test_stock_neurons_and_ours_agree_in_float32_by_counting_spikes():
     assert mine.mean() > 0.01
     assert (mine != theirs).double().mean() <= 1e-5
     assert (logits[0].argmax(1) == logits[1].argmax(1)).double().mean() >= 0.99
+
+
+def membranes(unit, x):
+    """Distance to the threshold at every step, in float64 and without a kernel."""
+    unit = copy.deepcopy(unit).double()
+    currents = unit.norm(unit.synapse(x.double().flatten(0, 1))).unflatten(0, x.shape[:2])
+    v, distances = torch.zeros_like(currents[0]), []
+    for current in currents:
+        h = v + (current - v) / unit.lif.tau
+        distances.append(h - unit.lif.v_threshold)
+        v = torch.where(h >= unit.lif.v_threshold, 0.0, h)
+    return torch.stack(distances)
+
+
+def test_every_unit_differs_from_stock_neurons_only_at_the_threshold_in_float32():
+    torch.manual_seed(0)
+    ours, stock = spikformer(**SMALL), spikformer(**SMALL, neuron=stock_node)
+    stock.load_state_dict(ours.state_dict())
+    seen = []
+    units = [name for name, module in stock.named_modules() if isinstance(module, NormLIF)][1:]  # the first sees images
+    for name in units:
+        stock.get_submodule(name).register_forward_hook(lambda m, a, out, name=name: seen.append((name, a[0], out)))
+    with torch.no_grad():
+        stock(torch.randn(32, 3, 16, 16) * 2)
+        different = places = 0
+        for name, x, spikes in seen:
+            unit = ours.get_submodule(name)
+            assert unit.why_not_fused() is None
+            distances = membranes(unit, x)
+            wrong = unit(x) != spikes
+            assert (distances[wrong].abs() < 1e-5).all()
+            different, places = different + int(wrong.sum()), places + wrong.numel()
+    assert len(seen) == len(units)
+    assert different <= 1e-5 * places
 
 
 def test_only_linear_maps_get_the_truncated_normal():

@@ -36,7 +36,9 @@ def slopes(found: list[Member]) -> list[Figure]:
             references={"zscore": 0.0},
         )
         is_led = (tables[group]["measure"] == "zscore").any()
-        law = " The law moves a block's slope by its score; within the dead zone it stays at the base." if is_led else ""
+        law = (
+            " The law moves a block's slope by its score; within the dead zone it stays at the base." if is_led else ""
+        )
         what = "Slope, dispersion and score per block" if is_led else "Slope"
         caption, name, title = group.seeds + law, name_of("slopes", group, moving), f"{what}: {group.title}"
         made.append(Figure(name, title, caption, tables[group], drawing))

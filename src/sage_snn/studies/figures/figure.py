@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.figure import Figure as Canvas
 
 from .style import PAPER, plotly_template
@@ -64,8 +66,9 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     with mpl.rc_context(PAPER), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in scripts that the font lacks
         canvas = figure.matplotlib()
-        canvas.savefig(paths[0])
-        canvas.set_layout_engine("none")  # the layout found for the PNG serves the PDF too
-        canvas.savefig(paths[1], metadata={"Title": figure.title, "CreationDate": None})
+        # The two canvases rather than savefig, which draws everything once more to lay it out.
+        FigureCanvasAgg(canvas).print_png(paths[0])
+        canvas.set_layout_engine("none")  # what was found for the PNG serves the PDF too
+        FigureCanvasPdf(canvas).print_pdf(paths[1], metadata={"Title": figure.title, "CreationDate": None})
     figure.data.to_csv(paths[2], index=False)
     return paths

@@ -84,7 +84,9 @@ def recipe_section(runs: Sequence[RunResult], labels: Sequence[str]) -> Section:
     return section(
         "recipes",
         "Recipes and environment",
-        details(f"Settings that all runs share ({len(shared)})", _pairs({key: [value] for key, value in shared.items()})),
+        details(
+            f"Settings that all runs share ({len(shared)})", _pairs({key: [value] for key, value in shared.items()})
+        ),
         *examples,
         details("Environment, as applied", _pairs(_facts(runs), len(runs))),
     )
