@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sage_snn.training import InterruptedRunError, RunError, RunFolder, train
+from sage_snn.training import InterruptedRunError, RunError, RunFolder, stopping, train
 from sage_snn.training import loop as loop_module
 from sage_snn.training.failure import NonFiniteError
 
@@ -79,13 +79,13 @@ def test_observations_are_recorded_at_every_temperature_and_resume(tmp_path, tin
     assert all(a.tolist() == b.tolist() for a, b in zip(same["entropy"], signals["entropy"], strict=True))
     steps = []
 
-    class StopInTheMiddle(loop_module.StopRequest):
+    class StopInTheMiddle(stopping.StopRequest):
         @property
         def asked(self):
             steps.append(1)
             return len(steps) == 5
 
-    monkeypatch.setattr(loop_module, "StopRequest", StopInTheMiddle)
+    monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "parts", settings)
     run(tmp_path / "parts", settings, resume=True)
@@ -110,13 +110,13 @@ def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, tiny, policy, mon
     run(tmp_path / "whole", settings)
     steps = []
 
-    class StopInTheMiddle(loop_module.StopRequest):
+    class StopInTheMiddle(stopping.StopRequest):
         @property
         def asked(self):
             steps.append(1)
             return len(steps) == 5
 
-    monkeypatch.setattr(loop_module, "StopRequest", StopInTheMiddle)
+    monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
     with pytest.raises(InterruptedRunError, match="go on with --resume"):
         run(tmp_path / "parts", settings)
     assert not (tmp_path / "parts" / "summary.json").exists()

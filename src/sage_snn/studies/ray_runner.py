@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..training import InterruptedRunError
-from ..training.loop import StopRequest, stopping_politely
+from ..training.stopping import StopRequest, stopping_politely
 from .progress import StudyProgress, announcement
 from .runner import conclude, train_one
 from .state import BusyRunError, StudyState, first_lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ..training import InterruptedRunError, train
-from ..training.loop import StopRequest, stopping_politely
+from ..training.stopping import StopRequest, stopping_politely
 from .progress import StudyProgress, announcement
 from .state import BusyRunError, StudyState, first_lines
 from .study import Planned, Study, StudyError

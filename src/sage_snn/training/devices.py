@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -45,3 +46,10 @@ def refusing_to_wait(ranks: int) -> Iterator[None]:
             first = str(error).splitlines()[0]
             raise RunError(f"another process of this run is gone ({first}); go on with --resume") from None
         raise
+
+
+def peak_memory_mb() -> float:
+    """Largest resident memory of this process so far, or of the GPU."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,8 +1,6 @@
 """The training loop, to be read from top to bottom."""
 
 import math
-import resource
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -20,7 +18,7 @@ from ..data.randomness import digest
 from .applied import facts
 from .builders import build_model, build_optimizer, build_policy, build_schedule
 from .checkpoint import load_checkpoint, save_checkpoint
-from .devices import build_fabric, refusing_to_wait
+from .devices import build_fabric, peak_memory_mb, refusing_to_wait
 from .display import Display
 from .evaluation import evaluate, firing_rates
 from .failure import NonFiniteError, explain, has_finite_gradients
@@ -28,6 +26,7 @@ from .folder import RunError, RunFolder, refusing_to_lose, write_atomically
 from .observer import Observer
 from .recipe import Recipe, load_recipe
 from .recorder import Curves, Recorder
+from .stopping import StopRequest, stopping_politely
 from .weights import load_weights
 
 
@@ -118,7 +117,7 @@ class Training:
                     metrics = self._finish_epoch(curves)
         return self._finish(metrics or self.folder.metrics()[-1])
 
-    def _train_epoch(self, stop: "StopRequest") -> None:
+    def _train_epoch(self, stop: StopRequest) -> None:
         self.schedule.step(self.epoch)
         micro_steps = self.steps_per_epoch * self.recipe.accumulate
         batches = self.train_loader.epoch(self.epoch, self.step * self.recipe.accumulate, micro_steps)
@@ -288,38 +287,3 @@ class Training:
         finally:
             if curves is not None:
                 curves.close()
-
-
-class StopRequest:
-    """Set by SIGINT or SIGTERM, read between steps."""
-
-    asked = False
-
-
-@contextmanager
-def stopping_politely() -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask to stop after the current step; a second one stops at once."""
-    request = StopRequest()
-    before: dict[int, Any] = {}
-
-    def ask(number: int, frame: Any) -> None:
-        request.asked = True
-        signal.signal(number, before[number] or signal.SIG_DFL)
-
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, ask)
-    except ValueError:  # not the main thread: nobody can be asked here
-        before.clear()
-    try:
-        yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def peak_memory_mb() -> float:
-    """Largest resident memory of this process so far, or of the GPU."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
