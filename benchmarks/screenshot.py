@@ -1,4 +1,4 @@
-"""Photograph a report: python benchmarks/screenshot.py RUN_STUDY_OR_HTML OUT.png [--dark] [--width 1280] [--height 1600].
+"""Photograph a report: python benchmarks/screenshot.py RUN_OR_HTML OUT.png [--dark] [--full] [--at figures].
 
 Given a folder, its report.html is taken; if there is none, one is written from the folder as a run. Needs Debian's
 chromium and chromium-driver (`apt-get install chromium chromium-driver`) and selenium.

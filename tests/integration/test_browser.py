@@ -29,8 +29,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     root = tmp_path_factory.mktemp("report")
-    observed = {"observe.temperatures": list(synthetic.TEMPERATURES), "data": "cifar10"}
-    runs = load_runs(synthetic.write_study(root / "runs", time_steps=(2, 4), seeds=(1, 2, 3), **observed))
+    sizes = {"time_steps": (2, 4), "seeds": (1, 2, 3), "observed": (4,)}
+    runs = load_runs(synthetic.write_study(root / "runs", **sizes, data="cifar10"))
     return write_report(runs, root, "Report <of> synthetic runs")
 
 
@@ -78,7 +78,7 @@ def test_no_button_sends_data_away(opened):
 
 
 def _column(opened, place):
-    rows = opened.find_elements(By.CSS_SELECTOR, "#comparison table tbody tr td:nth-child(%d)" % place)
+    rows = opened.find_elements(By.CSS_SELECTOR, f"#comparison table tbody tr td:nth-child({place})")
     return [cell.get_attribute("data-value") or cell.text for cell in rows[: len(rows) // 2]]  # the first of two tables
 
 

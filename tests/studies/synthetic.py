@@ -39,15 +39,19 @@ def write_run(
 
 
 def write_study(
-    root: Path, *, time_steps=(1, 2, 4, 8), seeds=range(1, 6), steps: int = 5, **settings: Any
+    root: Path, *, time_steps=(1, 2, 4, 8), seeds=range(1, 6), steps: int = 5, observed=(), **settings: Any
 ) -> list[Path]:
-    """A run per policy, time steps and seed; sage is better by half a point, and seed 1's first head is silent."""
+    """A run per policy, time steps and seed; sage is better by half a point, and seed 1's first head is silent.
+
+    Runs of the `observed` time steps recorded their attention at four temperatures.
+    """
     gains = {"fixed": 0.0, "learnable": 0.2, "sage": 0.5}
     made: list[Path] = []
     for policy, gain in gains.items():
         for T in time_steps:
             for seed in seeds:
                 chosen = {"policy.kind": policy, "model.time_steps": T, "seed": seed} | settings
+                chosen |= {"observe.temperatures": list(TEMPERATURES)} if T in observed else {}
                 top1 = 80 + T + gain + 0.1 * ((7 * seed + 3 * T) % 5) + 0.02 * len(policy) * seed
                 made.append(write_run(root / f"{policy}-t{T}-s{seed}", chosen, top1=top1, steps=steps))
     return made

@@ -18,8 +18,7 @@ _spec.loader.exec_module(synthetic)
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    observed = {"observe.temperatures": list(synthetic.TEMPERATURES)}
-    return load_runs(synthetic.write_study(root, time_steps=(2, 4), seeds=(1, 2, 3), **observed))
+    return load_runs(synthetic.write_study(root, time_steps=(2, 4), seeds=(1, 2, 3), observed=(2, 4)))
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +33,7 @@ def test_every_family_is_drawn_when_its_data_exists(figures):
     }
 
 
+@pytest.mark.slow
 def test_files_hold_the_figure_three_times(figures, tmp_path):
     for figure in figures.values():
         png, pdf, csv = save(figure, tmp_path)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-
-import pandas as pd
+from typing import Any
 
 from .. import __version__
 from .claims import claims
@@ -59,7 +58,7 @@ def _lede(study: Study | None) -> str:
     return f"{about[:1].upper()}{about[1:]}." if about else sentence
 
 
-def _facts(rows: pd.DataFrame) -> dict[str, str]:
+def _facts(rows: Any) -> dict[str, str]:
     hours = float(rows["seconds"].sum()) / 3600
     seeds = rows.groupby(["data", "time_steps", "label"])["seed"].nunique()
     spread = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"

@@ -19,7 +19,7 @@ def figures_of(
 ) -> list[Figure]:
     """Every figure for which these runs hold the data, in reading order.
 
-    `names` maps the name of a run's folder to a label of its own; `baseline` is the label that others are compared with.
+    `names` maps the name of a run's folder to a label of its own; `baseline` is the label that others are paired with.
     """
     if not runs:
         return []

@@ -1,5 +1,8 @@
 """Accuracy: bars per time steps and policy, paired differences, curves over epochs, sensitivity to a fixed slope."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportOperatorIssue=false
+# pandas types every selection as a union of table, column and cell, which none of this depends on.
+
 import numpy as np
 import pandas as pd
 
@@ -111,7 +114,7 @@ def _accuracies(found: list[Member], comparison: pd.DataFrame, columns: list[str
 
 
 def _references(rows: pd.DataFrame, baseline: str) -> dict[tuple[str, int, str, int], float]:
-    """(data, T, label, seed) -> accuracy of the baseline's run of that seed in the same scene, as `compare` pairs them."""
+    """(data, T, label, seed) -> accuracy of the baseline's run of that seed in its scene, paired as in `compare`."""
     context = [name for name in rows.columns if "." in name and is_context(name)]
     scene = ["data", "time_steps", *context, "seed"]
     found: dict[tuple[str, int, str, int], float] = {}

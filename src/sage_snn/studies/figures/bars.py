@@ -42,7 +42,7 @@ class Bars:
     def width(self, data: pd.DataFrame) -> int:
         """Pixels below which the bars would not be readable."""
         grid = Grid.of(data, None, self.column)
-        bars = data[self.group].nunique() * data[self.series].nunique()
+        bars = len(data[self.group].unique()) * len(data[self.series].unique())
         return max(grid.width, 80 + 22 * bars * grid.shape[1])
 
     def plotly(self, data: pd.DataFrame) -> Any:
@@ -101,7 +101,7 @@ class Bars:
                 marks[name].append(self._mark(rows, place + (rank - (len(here) - 1) / 2) * width, 0.9 * width))
         yield from marks.items()
 
-    def _mark(self, rows: pd.DataFrame, x: float, width: float) -> Mark:
+    def _mark(self, rows: Any, x: float, width: float) -> Mark:
         first, seeds = rows.iloc[0], [str(seed) for seed in rows["seed"]]
         return Mark(x, width, first["mean"], first["low"], first["high"], rows["value"].to_numpy(float), seeds)
 

@@ -1,5 +1,8 @@
 """What happened inside the blocks: slopes, dispersion and score over training, entropy per head, silent heads."""
 
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
+# pandas types every selection as a union of table, column and cell, which none of this depends on.
+
 import numpy as np
 import pandas as pd
 

@@ -134,7 +134,7 @@ class Lines:
         return self.row_titles.get(row, self.y_title)
 
 
-def _small(column: pd.Series) -> np.ndarray:
+def _small(column: Any) -> np.ndarray:
     """Seven digits are more than a screen shows, in half the room."""
     return column.to_numpy(np.float32)
 

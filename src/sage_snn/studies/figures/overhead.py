@@ -1,5 +1,8 @@
 """What a policy costs: time of a training step."""
 
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# pandas types every selection as a union of table, column and cell, which none of this depends on.
+
 import numpy as np
 import pandas as pd
 

@@ -21,7 +21,7 @@ class Panel:
     row: int
     column: int
     row_name: str
-    data: pd.DataFrame
+    data: Any
     is_lowest: bool
 
 
@@ -71,11 +71,11 @@ class Grid:
 
         rows, columns = self.shape
         names = [for_plotly(name) for name in self.columns]
+        shared: dict[str, Any] = {"shared_xaxes": "columns", "shared_yaxes": "rows" if shared_y else False}
         figure = make_subplots(
             rows=rows,
             cols=columns,
-            shared_xaxes="columns",
-            shared_yaxes="rows" if shared_y else False,
+            **shared,
             subplot_titles=names + [""] * (rows * columns - len(names)) if any(names) else None,
             horizontal_spacing=(0.02 if shared_y else 0.07) if columns > 1 else 0,
             vertical_spacing=0.16 / rows if len(self.rows) > 1 else min(0.16, 0.4 / rows),

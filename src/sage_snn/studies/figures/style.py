@@ -15,7 +15,7 @@ POLICIES = ("fixed", "learnable", "sage")
 HEAT = ("Cividis", "cividis")  # its lightness grows evenly, so a photocopy keeps the order
 INK = "#444444"
 
-PAPER = {  # matplotlib's settings; fonts are embedded as outlines that every publisher accepts
+PAPER: dict[Any, Any] = {  # matplotlib's settings; fonts are embedded as outlines that every publisher accepts
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.spines.top": False,

@@ -1,5 +1,8 @@
 """The statistic at several temperatures: Gini impurity beside the dispersion of entropy."""
 
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# pandas types every selection as a union of table, column and cell, which none of this depends on.
+
 import pandas as pd
 
 from .figure import Figure

@@ -1,5 +1,8 @@
 """From runs to the tidy tables that figures draw."""
 
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pandas types every selection as a union of table, column and cell, which none of this depends on.
+
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -143,7 +146,7 @@ def band(values: pd.Series) -> tuple[float, float]:
 def blocks_of(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
     """The rows of each block; blocks may differ in their number of heads."""
     for block, part in rows.groupby("block", sort=True):
-        yield int(block), part  # pyright: ignore[reportArgumentType]
+        yield int(block), part
 
 
 def block_name(block: Any) -> str:

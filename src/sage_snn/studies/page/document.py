@@ -9,7 +9,7 @@ from typing import Any
 from ...training.folder import write_atomically
 from .markup import Markup, join, tag
 
-HERE = resources.files(__package__)
+HERE = resources.files("sage_snn.studies.page")
 
 
 def write_page(path: Path, title: str, lede: object, facts: object, sections: Sequence[Markup], foot: object) -> Path:
@@ -41,21 +41,21 @@ class Section(Markup):
     """A part of the page that the contents lead to."""
 
     name: str
-    title: str
+    heading: str
 
 
 def section(name: str, title: str, *children: object) -> Section:
     """A part of the page with its heading."""
     heading = tag("h2", title, id=f"{name}-title")
     made = Section(tag("section", heading, *children, id=name, aria_labelledby=f"{name}-title"))
-    made.name, made.title = name, title
+    made.name, made.heading = name, title
     return made
 
 
 def contents(sections: Sequence[Markup]) -> Markup:
     """Links to the sections."""
     named = [part for part in sections if isinstance(part, Section)]
-    links = (tag("li", tag("a", part.title, href=f"#{part.name}")) for part in named)
+    links = (tag("li", tag("a", part.heading, href=f"#{part.name}")) for part in named)
     return tag("nav", tag("ul", *links), class_="contents", aria_label="Contents")
 
 

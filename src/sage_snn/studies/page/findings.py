@@ -17,14 +17,14 @@ from .markup import Column, Markup, details, interval, join, number, table, tag
 SHOWN = 12  # sentences before the rest is folded away
 METRICS = {"last_top1": "last epoch", "best_top1": "best epoch"}
 APART = (
-    "Measured rows with a caveat were trained in another setting than the paper's: they compare with each other, not with "
-    "the reported rows."
+    "Measured rows with a caveat were trained in another setting than the paper's: they compare with each other, not "
+    "with the reported rows."
 )
 MINUS = re.compile(r"(?<![\w.])-(?=\d)")  # between words a hyphen stays one
 VERDICTS = {"supported": "supported", "not supported": "refuted", "not tested here": "untested"}
 
 
-def ordered(comparison: pd.DataFrame) -> list[dict[str, Any]]:
+def ordered(comparison: Any) -> list[dict[str, Any]]:
     """Rows of a comparison: data, T, policies first."""
     return sorted(
         comparison.to_dict("records"), key=lambda row: (row["data"], row["time_steps"], label_order(row["label"]))
@@ -92,8 +92,8 @@ def comparison_tables(comparisons: dict[str, pd.DataFrame], baseline: str) -> Se
         for metric, found in comparisons.items()
     ]
     note = (
-        "The best epoch is chosen on the test images and therefore flatters every policy. Seeds needed: pairs with which "
-        "a t test would see the paper's claimed gain in 80 % of studies, given the spread seen here."
+        "The best epoch is chosen on the test images and therefore flatters every policy. Seeds needed: pairs with "
+        "which a t test would see the paper's claimed gain in 80 % of studies, given the spread seen here."
     )
     return section("comparison", "Comparison", *tables, tag("p", note, class_="note"))
 

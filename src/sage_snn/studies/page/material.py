@@ -106,7 +106,7 @@ def _numbers(data: pd.DataFrame) -> Markup | None:
     return details("Numbers", table(data.to_dict("records"), columns, "Numbers of the figure"))
 
 
-def _form(column: pd.Series) -> str | None:
+def _form(column: Any) -> str | None:
     if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):
         return None
     return "d" if pd.api.types.is_integer_dtype(column) else ".5g"
