@@ -77,7 +77,7 @@ class LIFNode(neuron.LIFNode):
         spikes, v = self._fire(inputs[0], states[0])
         return (spikes,), (v, *states[1:])
 
-    def multi_step_forward(self, x_seq: Tensor, *args: Any, norm: nn.Module | None = None, **kwargs: Any) -> Any:
+    def multi_step_forward(self, x_seq: Tensor, *args: Any, norm: Any = None, **kwargs: Any) -> Any:
         """Spikes (T, ...) of the currents (T, ...), or of `norm(currents)` in one kernel: see `why_not_fused`."""
         if norm is not None:
             spikes = batch_norm_lif(norm, x_seq.flatten(0, 1), *self._constants(), len(x_seq), self._shape)

@@ -1,7 +1,5 @@
 """SpikingJelly's LIF nodes run through our kernels."""
 
-from typing import Any
-
 from spikingjelly.activation_based import neuron
 from torch import nn
 
@@ -14,9 +12,8 @@ def accelerate(model: nn.Module) -> nn.Module:
     Nodes keep their identity, state and hooks, and still need `reset_net`. Nodes of other classes, or with a surrogate
     that our kernels do not know, stay as they are.
     """
-    for module in model.modules():
-        node: Any = module
-        if type(node) is neuron.LIFNode and surrogate_shape(node) is not None:
-            node.__class__ = LIFNode
-            node.carry_state, node.slope = True, None
+    plain = [m for m in model.modules() if type(m) is neuron.LIFNode and surrogate_shape(m) is not None]
+    for node in plain:
+        node.__class__ = LIFNode
+        vars(node).update(carry_state=True, slope=None)
     return model

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from spikingjelly.activation_based import functional, neuron
 from torch import Tensor, nn
@@ -70,7 +70,8 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor, times: int | None = None) -> Tensor:
         """Events (T, B, C, height, width), or images (B, C, height, width) for `times` steps -> tokens (T, B, C, N)."""
-        for index, stage in enumerate(self.stages):
+        stages: list[Any] = list(self.stages)
+        for index, stage in enumerate(stages):
             x = stage(x) if index or times is None else stage.forward_static(x, times)
             if index >= len(self.stages) - self.pooled_stages:
                 x = self.pool(x.flatten(0, 1)).unflatten(0, x.shape[:2])
