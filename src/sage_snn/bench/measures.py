@@ -158,10 +158,11 @@ def _spikes_of(sage: SAGE, model: torch.nn.Module, size: Size) -> list[Any]:
 def _peak(kind: str, size: Size) -> float:
     """Peak resident memory in MB of two training steps in a fresh process."""
     code = (
-        "import resource, sys\n"
+        "from pathlib import Path\n"
         "from sage_snn.bench.contestants import Size, training_step\n"
         f"size = {size!r}\nstep = training_step(size.{kind}(), size)\nstep(); step()\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        # Not ru_maxrss: a new process inherits that from the one that started it.
+        "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
-    return float(done.stdout.split()[-1])
+    return float(done.stdout.split()[-1]) / 1024

@@ -115,7 +115,8 @@ def _dispersion(run: RunResult) -> dict[float, float]:
     seen: Any = run.observations()
     if seen is None or seen.empty:
         return {}
-    means = seen["entropy"].map(np.std).groupby(seen["temperature"]).mean()
+    spread = pd.Series(np.stack(list(seen["entropy"])).std(axis=1), index=seen.index)
+    means = spread.groupby(seen["temperature"]).mean()
     return {float(temperature): float(value) for temperature, value in means.items()}
 
 

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..training import Recipe, RecipeError, RunError, load_recipe
+from ..training.recipe import nearest
 from .labels import labels
 
 SHIPPED = resources.files("sage_snn.studies") / "shipped"
@@ -191,7 +192,7 @@ def _read(source: str | Path) -> tuple[str, str, Path | None]:
         if path.suffix in (".yaml", ".yml") or path.exists():
             raise StudyError(f"cannot read {source}: {error}") from None
         known = shipped_studies()
-        hint = f"{_nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
+        hint = f"{nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
         raise StudyError(f"no study {name!r}{hint}") from None
 
 
@@ -208,7 +209,7 @@ def _explain(problem: Any) -> str:
     where = ".".join(path)
     if problem["type"] == "extra_forbidden":
         kind = {"compare": Comparing, "variants": Variant}.get(path[0], Study) if len(path) > 1 else Study
-        return f"{where}: no such field{_nearest(path[-1], kind.model_fields)}"
+        return f"{where}: no such field{nearest(path[-1], kind.model_fields)}"
     if problem["type"] == "missing":
         return f"{where}: missing; a study needs it"
     message = problem["msg"].removeprefix("Value error, ")
@@ -222,9 +223,4 @@ def _nearest_field(key: str) -> str:
     known = recipe_fields()
     last = {name.rpartition(".")[2]: name for name in reversed(known)}
     near = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.6)
-    return f"; did you mean {last[near[0]]!r}?" if near else _nearest(key, known)
-
-
-def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {last[near[0]]!r}?" if near else nearest(key, known)

@@ -131,7 +131,7 @@ class Recipe(_Part):
     @classmethod
     def _data_is_known(cls, value: str) -> str:
         if value not in DATASETS:
-            raise ValueError(f"unknown data {value!r}{_nearest(value, DATASETS)}; known are {', '.join(DATASETS)}")
+            raise ValueError(f"unknown data {value!r}{nearest(value, DATASETS)}; known are {', '.join(DATASETS)}")
         return value
 
     @field_validator("lr", "warmup_lr", "min_lr", "weight_decay")
@@ -228,7 +228,7 @@ def _read(source: str | Path) -> tuple[str, str]:
         if path.suffix in (".yaml", ".yml") or path.exists():
             raise RecipeError(f"cannot read {source}: {error}") from None
         known = shipped_recipes()
-        hint = f"{_nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
+        hint = f"{nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
         raise RecipeError(f"no recipe {name!r}{hint}") from None
 
 
@@ -261,13 +261,14 @@ def _explain(problem: Any) -> str:
         kind: Any = Recipe
         for part in path[:-1]:
             kind = kind.model_fields[part].annotation
-        return f"{where}: no such field{_nearest(path[-1], kind.model_fields)}"
+        return f"{where}: no such field{nearest(path[-1], kind.model_fields)}"
     message = problem["msg"].removeprefix("Value error, ")
     given = problem["input"]
     shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) and where else ""
     return f"{where}: {message}{shown}" if where else message
 
 
-def _nearest(word: str, known: Any) -> str:
+def nearest(word: str, known: Any) -> str:
+    """A question after the nearest of the known words, empty if none is close: it ends an error message."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
