@@ -29,7 +29,7 @@ def facts(run: "Training") -> dict[str, Any]:
             sizes,
             f"{recipe.total_epochs} epochs of {run.steps_per_epoch} steps of {recipe.batch_size}",
             f"precision {precision} on {run.fabric.device.type}",
-            f"{torch.get_num_threads()} threads",
+            f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}",
             f"{ranks} process{'es' * (ranks > 1)}",
         ],
         "parameters": parameters,
