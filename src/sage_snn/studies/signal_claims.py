@@ -115,7 +115,7 @@ def _dispersion(run: RunResult) -> dict[float, float]:
     seen: Any = run.observations()
     if seen is None or seen.empty:
         return {}
-    spread = pd.Series(np.stack(list(seen["entropy"])).std(axis=1), index=seen.index)
+    spread: Any = pd.Series(np.stack(list(seen["entropy"])).std(axis=1), index=seen.index)
     means = spread.groupby(seen["temperature"]).mean()
     return {float(temperature): float(value) for temperature, value in means.items()}
 
