@@ -172,13 +172,14 @@ class Training:
         improved = metrics["test_top1"] > self.best
         self.best = max(self.best, metrics["test_top1"])
         if self.fabric.is_global_zero:
+            metrics["firing_rates"] = firing_rates(self.network, self.test_loader)
             with refusing_to_lose(self.folder):
                 self.folder.append_metrics(metrics)
                 signals = self.recorder.write(self.epoch)
                 if improved or self.epoch == 0:
                     write_atomically(self.folder.best_weights, save(self._weights()))
                 if curves is not None:
-                    curves.add(metrics, signals, firing_rates(self.network, self.test_loader))
+                    curves.add(metrics, signals)
         self.display.epoch(metrics, self.policy.slopes.tolist(), self.recipe.total_epochs)
         self.seconds += self.epoch_seconds
         self.epoch, self.step, self.loss_sum, self.epoch_seconds = self.epoch + 1, 0, 0.0, 0.0

@@ -65,11 +65,11 @@ class Curves:
 
         self._writer = SummaryWriter(str(folder), purge_step=first_epoch)
 
-    def add(self, metrics: dict[str, Any], signals: pd.DataFrame, firing: dict[str, float]) -> None:
+    def add(self, metrics: dict[str, Any], signals: pd.DataFrame) -> None:
         """Loss, accuracy, slopes, dispersion, entropy per head, firing rates."""
         epoch = metrics["epoch"]
-        points = {f"run/{name}": value for name, value in metrics.items() if name != "epoch"}
-        points |= {f"firing/{name}": rate for name, rate in firing.items()}
+        points = {f"run/{name}": value for name, value in metrics.items() if name not in ("epoch", "firing_rates")}
+        points |= {f"firing/{name}": rate for name, rate in metrics["firing_rates"].items()}
         for block, rows in signals.groupby("block"):
             points[f"slope/block {block}"] = rows["slope"].iloc[-1]
             if bool(rows["dispersion"].notna().any()):
