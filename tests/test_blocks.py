@@ -267,9 +267,19 @@ def test_heads_that_do_not_divide_the_width_name_the_cure(ours, images):
     model = ours()
     before = nodes_as_they_are(model)
     blocks = [described(model, heads=5, name="first"), find_blocks(model)[1]]
-    with (
-        pytest.raises(ValueError, match=r"block first: 5 heads do not divide 32 .* Block\(heads="),
-        SAGE(model, warmup_steps=0, blocks=blocks),
-    ):
+    SAGE(model, warmup_steps=0, blocks=blocks)  # whose width only a forward pass shows
+    with pytest.raises(ValueError, match=r"block first: 5 heads do not divide 32 .* Block\(heads="):
         model(images)
+    assert nodes_as_they_are(model) == before
+    model(images)
+    Fixed(model).remove()
+
+
+def test_heads_that_do_not_divide_the_width_are_refused_at_attach(found):
+    model = found[0]
+    attention = model.get_submodule(find_blocks(model)[-1].name)
+    setattr(attention, "heads" if hasattr(attention, "heads") else "num_heads", 7)
+    before = nodes_as_they_are(model)
+    with pytest.raises(ValueError, match=r"7 heads do not divide its \d+ channels; build the model with heads"):
+        SAGE(model, warmup_steps=0)
     assert nodes_as_they_are(model) == before

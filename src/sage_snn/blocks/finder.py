@@ -20,6 +20,7 @@ def find_blocks(model: nn.Module) -> list[Block]:
         whole = attention if isinstance(whole, nn.ModuleList | nn.Sequential) else whole
         fields = _attention_fields(attention)
         assert fields is not None
+        _refuse_odd_heads(_plain(name), attention, fields)
         blocks.append(Block(nodes_of(whole), name=_plain(name), attention=nodes_of(attention), **fields))
     if not blocks:
         kind = type(getattr(model, "module", model)).__name__
@@ -52,6 +53,18 @@ def _layout(attention: nn.Module) -> Layout:
     if isinstance(projection, nn.Conv2d):
         return "TBCHW"
     return "TBCN" if isinstance(projection, nn.Conv1d) else "TBNC"
+
+
+def _refuse_odd_heads(name: str, attention: nn.Module, fields: dict[str, Any]) -> None:
+    """The width is that of the first projection whose name begins with q: q_conv, q_linear, qkv_conv_bn, query."""
+    projections = [child for part, child in attention.named_children() if part.startswith("q")]
+    sizes = (getattr(m, "out_channels", getattr(m, "out_features", None)) for p in projections for m in p.modules())
+    width = next((size for size in sizes if isinstance(size, int)), 0) // fields.get("parts", 1)
+    if width % fields["heads"]:
+        raise ValueError(
+            f"block {name}: {fields['heads']} heads do not divide its {width} channels; build the model with heads "
+            "from the divisors of its width"
+        )
 
 
 def _plain(name: str) -> str:

@@ -1,5 +1,6 @@
 """Reads the signal of a block while the network runs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,10 +15,18 @@ class Tap:
 
     What is read: passes in training mode with gradients. A replay of activation checkpointing counts once: it is read
     only when the first pass ran under no_grad (the reentrant kind). A signal gives `per_head` values for each head.
+    `give_up` is called before an error leaves the forward pass, so that the model is not left with a broken reader.
     """
 
-    def __init__(self, block: Block, signal: Signal, device: torch.device, per_head: int = 1) -> None:
-        self.block, self.signal, self.per_head = block, signal, per_head
+    def __init__(
+        self,
+        block: Block,
+        signal: Signal,
+        device: torch.device,
+        per_head: int = 1,
+        give_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.block, self.signal, self.per_head, self.give_up = block, signal, per_head, give_up
         # Preallocated and written in place, so that a compiled forward pass stays one graph: the sums, and rows.
         self.sums = torch.zeros(per_head * block.heads + 1, dtype=torch.float64, device=device)
         self.active, self.has_read, self.read_in_forward, self.replayed_after_step = True, False, False, False
@@ -33,7 +42,11 @@ class Tap:
             return
         self._held[role] = output.detach()
         if len(self._held) == len(self._handles):
-            self.add(*self.block.query_and_key(self._held))
+            try:
+                self.add(*self.block.query_and_key(self._held))
+            except ValueError:
+                self.give_up()
+                raise
             self._held = {}
 
     def add(self, q: Tensor, k: Tensor) -> None:

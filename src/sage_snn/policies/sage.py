@@ -66,7 +66,7 @@ class SAGE(Policy):
         self._owner = torch.tensor(owner, device=device)
         self._ratios = torch.tensor(self._nodes.bases, dtype=torch.float64, device=device) / self._law_base
         self._nodes.hold(live=same_step, device=device)
-        self._taps = [Tap(block, signal, device) for block in blocks]
+        self._taps = [Tap(block, signal, device, give_up=self.remove) for block in blocks]
         self._steps = 0
         self._history = History.start(len(blocks), device)
         self._slopes = torch.full((len(blocks),), self._law_base, dtype=torch.float64, device=device)
