@@ -4,14 +4,28 @@ import os
 import resource
 import signal
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from sage_snn.training import InterruptedRunError, RunError, RunFolder, stopping, train
+from sage_snn import LIFNode
+from sage_snn.training import InterruptedRunError, RunError, RunFolder, load_recipe, stopping, train
 from sage_snn.training import loop as loop_module
 from sage_snn.training.failure import NonFiniteError
+from sage_snn.training.run import open_run
+
+
+class StopInTheMiddle(stopping.StopRequest):
+    """Asks a run to stop when it looks for the fifth time."""
+
+    looks = 0
+
+    @property
+    def asked(self):
+        self.looks += 1
+        return self.looks == 5
 
 
 def run(folder, settings, **options):
@@ -54,6 +68,10 @@ def test_a_run_leaves_what_it_promises(finished):
     assert [line["epoch"] for line in lines] == [0, 1]
     fields = {"train_loss", "test_loss", "test_top1", "test_top5", "lr", "seconds", "images_per_second"}
     assert all(fields <= line.keys() for line in lines)
+    rates = lines[1]["firing_rates"]
+    assert len(rates) == sum(isinstance(m, LIFNode) for m in open_run(finished).network().modules())
+    assert all(0 <= rate <= 1 for rate in rates.values())
+    assert any(rate > 0 for rate in rates.values())
     signals = pd.read_parquet(finished / "signals" / "epoch-0001.parquet")
     assert list(signals.columns) == ["step", "block", "dispersion", "zscore", "slope", "entropy"]
     assert sorted(signals["step"].unique()) == [3, 4, 5]
@@ -77,14 +95,6 @@ def test_observations_are_recorded_at_every_temperature_and_resume(tmp_path, tin
     signals = pd.read_parquet(tmp_path / "whole" / "signals" / "epoch-0001.parquet")
     same = seen[seen["temperature"] == 0.25].reset_index()
     assert all(a.tolist() == b.tolist() for a, b in zip(same["entropy"], signals["entropy"], strict=True))
-    steps = []
-
-    class StopInTheMiddle(stopping.StopRequest):
-        @property
-        def asked(self):
-            steps.append(1)
-            return len(steps) == 5
-
     monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "parts", settings)
@@ -108,14 +118,6 @@ def test_the_written_recipe_trains_the_same_again(finished, tmp_path):
 def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, tiny, policy, monkeypatch):
     settings = tiny | {"policy.kind": policy, "accumulate": 2}
     run(tmp_path / "whole", settings)
-    steps = []
-
-    class StopInTheMiddle(stopping.StopRequest):
-        @property
-        def asked(self):
-            steps.append(1)
-            return len(steps) == 5
-
     monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
     with pytest.raises(InterruptedRunError, match="go on with --resume"):
         run(tmp_path / "parts", settings)
@@ -237,3 +239,21 @@ def test_memory_does_not_grow_over_500_steps(tmp_path, tiny, monkeypatch):
     run(tmp_path / "run", tiny | {"epochs": 50, "max_steps_per_epoch": 10, "test_images": 20})
     assert len(seen) == 500
     assert max(seen[400:]) - max(seen[50:150]) < 20
+
+
+@pytest.mark.slow
+def test_one_step_of_the_official_recipe_at_full_size(tmp_path):
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (136, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(136) % 10
+    parts = {"train_images": pixels[:128], "train_labels": labels[:128]}
+    np.savez(tmp_path / "images.npz", **parts, test_images=pixels[128:], test_labels=labels[128:])
+    short = {"epochs": 1, "warmup_epochs": 0, "cooldown_epochs": 0, "policy.warmup_epochs": 0}
+    place = {"data": "arrays", "data_dir": str(tmp_path / "images.npz"), "threads": 1, "workers": 0}
+    before = load_recipe("cifar10")
+    summary = train("cifar10", tmp_path / "run", settings=short | place, quiet=True)
+    recipe = open_run(tmp_path / "run").recipe
+    assert (recipe.batch_size, recipe.model, recipe.augmentation) == (128, before.model, before.augmentation)
+    assert summary["parameters"] == 9_324_730
+    assert len(pd.read_parquet(tmp_path / "run" / "signals" / "epoch-0000.parquet")["step"].unique()) == 1
+    assert 2.0 < RunFolder(tmp_path / "run").metrics()[0]["train_loss"] < 3.0

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from spikingjelly.activation_based import functional
+from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from spikingjelly.activation_based.model.spikformer import Spikformer as SpikingJellySpikformer
 from torch import Tensor, nn
 
 from ..models import spikformer
+from ..models.spikformer import NormLIF, StatelessLIF
 
 
 @dataclass(frozen=True)
@@ -87,3 +88,39 @@ def settled(model: nn.Module, size: Size) -> nn.Module:
             model(size.data()[0])
             functional.reset_net(model)
     return model.eval()
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Batch normalisation and LIF alone, on (T, B, C, N)."""
+
+    time_steps: int
+    batch: int
+    channels: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"({self.time_steps}, {self.batch}, {self.channels}, {self.tokens})"
+
+    def ours(self) -> Callable[[], None]:
+        """The pair as it stands in our networks."""
+        return self._forward_and_backward(NormLIF(nn.Identity(), nn.BatchNorm1d(self.channels), StatelessLIF()))
+
+    def theirs(self) -> Callable[[], None]:
+        """The pair as SpikingJelly's Spikformer has it."""
+        norm = layer.SeqToANNContainer(nn.BatchNorm1d(self.channels))
+        lif = neuron.LIFNode(tau=2.0, surrogate_function=surrogate.Sigmoid(), detach_reset=True, step_mode="m")
+        return self._forward_and_backward(nn.Sequential(norm, lif))
+
+    def _forward_and_backward(self, pair: nn.Module) -> Callable[[], None]:
+        generator = torch.Generator().manual_seed(0)
+        shape = (self.time_steps, self.batch, self.channels, self.tokens)
+        x = torch.randn(shape, generator=generator).requires_grad_()
+        grad = torch.randn(shape, generator=generator)
+
+        def run() -> None:
+            pair(x).backward(grad)
+            x.grad = None
+            functional.reset_net(pair)
+
+        return run

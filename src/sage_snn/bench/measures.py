@@ -8,12 +8,16 @@ from typing import Any
 
 import torch
 
+from ..blocks import Tap
 from ..deploy import accelerate, fuse
 from ..policies import SAGE
-from .contestants import Size, inference, settled, training_step
+from ..signals import HeadStatistics
+from .contestants import Size, Unit, inference, settled, training_step
 from .timing import Timing, alternate, without_kernels
 
 SMALL, MIDDLE, LARGE = Size(64, 8, 32), Size(192, 12, 16), Size(384, 12, 8)
+UNITS = (Unit(4, 8, 192, 1024), Unit(4, 8, 384, 64))
+RECORDED = (0.25, 0.5, 1.0, 2.0)  # temperatures of the studies
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,27 @@ def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = Fals
             "ours": training_step(ours, size),
             "ours, torch twin": _inside(without_kernels, twin),
         }
-        if compiled:
-            contestants["SpikingJelly, torch.compile"] = training_step(torch.compile(size.theirs()), size)  # type: ignore[arg-type]
+        if compiled and (step := _compiled(size)) is not None:
+            contestants["SpikingJelly, torch.compile"] = step
         yield from _rows("training step", str(size), alternate(contestants, repetitions))
 
 
+def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
+    """Batch normalisation and LIF alone, forward and backward."""
+    for unit in units:
+        contestants = {
+            "SpikingJelly": unit.theirs(),
+            "ours": unit.ours(),
+            "ours, torch twin": _inside(without_kernels, unit.ours()),
+        }
+        yield from _rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions))
+
+
 def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
-    """SAGE, exact and at every step: the statistic, the controller, and the whole as a share of the step."""
+    """SAGE, exact and at every step: the statistic, the controller, and the whole as a share of the step.
+
+    Beside them what the studies record: entropy and Gini impurity at four temperatures.
+    """
     for size in sizes:
         plain, controlled = size.ours(), size.ours()
         sage = SAGE(controlled, warmup_steps=0)
@@ -54,9 +72,16 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
         step()
         taps, spikes = sage._taps, _spikes_of(sage, controlled, size)
 
+        recorders = [Tap(tap.block, HeadStatistics(RECORDED), tap.sums.device, 2 * len(RECORDED)) for tap in taps]
+        for recorder in recorders:
+            recorder.remove()  # timed alone, so it must not listen to the steps
+
         def statistic(taps: Any = taps, spikes: Any = spikes) -> None:
             for tap, (q, k) in zip(taps, spikes, strict=True):
                 tap.add(q, k)
+
+        def recording(recorders: Any = recorders, spikes: Any = spikes) -> None:
+            statistic(recorders, spikes)
 
         def controller(sage: SAGE = sage) -> None:
             for tap in sage._taps:
@@ -65,9 +90,10 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
             sage.step()
 
         parts = {"plain step": training_step(plain, size), "step with SAGE": step}
-        times = alternate(parts | {"statistic": statistic, "controller": controller}, repetitions)
+        alone = {"statistic": statistic, "controller": controller, "recording, four temperatures": recording}
+        times = alternate(parts | alone, repetitions)
         whole = times["plain step"].minimum
-        for name in ("statistic", "controller"):
+        for name in alone:
             share = f"{100 * times[name].minimum / whole:.2f} % of the step"
             yield Row("SAGE overhead", str(size), name, times[name].minimum, times[name].median, "s", None, share)
         extra = times["step with SAGE"].minimum - whole
@@ -127,6 +153,17 @@ def _rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
     peer = times["SpikingJelly"].minimum
     for name, timing in times.items():
         yield Row(measure, size, name, timing.minimum, timing.median, "s", peer / timing.minimum)
+
+
+def _compiled(size: Size) -> Callable[[], None] | None:
+    """SpikingJelly's step under torch.compile; None where that fails, which is said."""
+    step = training_step(torch.compile(size.theirs()), size)  # type: ignore[arg-type]
+    try:
+        step()
+    except Exception as error:  # whatever the compiler trips over is none of ours
+        print(f"torch.compile of SpikingJelly's {size} failed, so it does not take part: {type(error).__name__}")
+        return None
+    return step
 
 
 def _inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[], None]:

@@ -1,5 +1,6 @@
 """Batches whose content depends on seed, epoch and position alone: not on workers, nor on where one resumed."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -142,7 +143,7 @@ class Loader:
             _Worker(self._maker),  # pyright: ignore[reportArgumentType]  # anything with __getitem__ will do
             batch_size=None,  # a request is a batch already
             sampler=self._plan,
-            num_workers=workers,
+            num_workers=min(workers, len(os.sched_getaffinity(0))),  # more than cores only makes them wait
             persistent_workers=True,
             # Otherwise every epoch would draw from torch's global state, which no worker count may change.
             generator=torch.Generator(),

@@ -1,0 +1,83 @@
+"""Every measurement runs and its rows add up; how fast anything is, no test asks."""
+
+import json
+
+import pytest
+
+from sage_snn.bench import bench, measures
+from sage_snn.bench.contestants import Size, Unit
+from sage_snn.bench.timing import alternate, without_kernels
+from sage_snn.kernels import native
+
+TINY = Size(16, 2, 2, depth=2, time_steps=2, image=16)
+
+
+def test_contestants_take_turns_after_a_round_to_warm_up():
+    calls = []
+    times = alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repetitions=3)
+    assert calls == ["a", "b"] * 4
+    assert [t.repetitions for t in times.values()] == [3, 3]
+    assert all(0 < t.minimum <= t.median for t in times.values())
+
+
+def test_the_twin_runs_without_kernels_and_they_come_back():
+    before = native.is_available()
+    with without_kernels():
+        assert not native.is_available()
+    assert native.is_available() == before
+
+
+@pytest.mark.parametrize(
+    ("rows", "contestants"),
+    [
+        (lambda: measures.training((TINY,), 1), 4),
+        (lambda: measures.units((Unit(2, 2, 4, 8),), 1), 3),
+        (lambda: measures.inferring((TINY,), 1), 3),
+    ],
+    ids=["training", "units", "inference"],
+)
+def test_ratios_are_to_spikingjelly_in_the_same_run(rows, contestants):
+    found = list(rows())
+    assert len(found) == contestants
+    peer = next(row for row in found if row.contestant == "SpikingJelly")
+    assert peer.ratio == 1.0
+    assert [row.ratio for row in found] == [peer.minimum / row.minimum for row in found]
+
+
+def test_overhead_names_its_parts_and_leaves_nothing_attached():
+    parts = {row.contestant: row for row in measures.overhead((TINY,), 1)}
+    assert list(parts) == ["statistic", "controller", "recording, four temperatures", "whole"]
+    assert all("% of the step" in row.note for row in parts.values())
+
+
+def test_a_bench_prints_its_table_and_writes_it(tmp_path, monkeypatch, capsys):
+    plan = [("training step", measures.training((TINY,), 1))]
+    monkeypatch.setattr(bench, "_plan", lambda quick, compiled: plan)
+    rows = bench.run_bench(tmp_path / "out" / "bench.json", quick=True)
+    written = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert [row["minimum"] for row in written["rows"]] == [row.minimum for row in rows]
+    assert written["environment"]["versions"]["spikingjelly"]
+    assert "SpikingJelly" in capsys.readouterr().out
+
+
+def test_growth_is_drawn(tmp_path):
+    rows = [
+        measures.Row(f"growth with {name}", str(Size(16, 2, 2, **{field: value})), "ours", 0.1, 0.1, "s", 1.0)
+        for name, field in (("T", "time_steps"), ("tokens", "image"), ("batch", "depth"), ("width", "depth"))
+        for value in (4, 8)
+    ]
+    bench.draw_growth(rows, tmp_path / "growth.png")
+    assert (tmp_path / "growth.png").stat().st_size > 1000
+
+
+def test_a_peer_that_does_not_compile_is_left_out_and_named(monkeypatch, capsys):
+    def broken(model):
+        def call(*_):
+            raise RuntimeError("no")
+
+        return call
+
+    monkeypatch.setattr(measures.torch, "compile", broken)
+    names = [row.contestant for row in measures.training((TINY,), 1, compiled=True)]
+    assert "SpikingJelly, torch.compile" not in names
+    assert "failed" in capsys.readouterr().out
