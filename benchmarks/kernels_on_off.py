@@ -1,7 +1,7 @@
 """Does training with the kernels end where training with their torch twins ends? Digits, a pair of runs per seed.
 
 python benchmarks/kernels_on_off.py --seeds 5 --out runs/kernels
-Safe to stop and start again. Kernels and twins add up in different orders, so runs drift apart: only accuracies compare.
+Safe to stop and start again. Kernels and twins add up in different orders, so runs drift apart: accuracies compare.
 """
 
 import argparse

@@ -51,13 +51,14 @@ def test_overhead_names_its_parts_and_leaves_nothing_attached():
 
 
 def test_a_bench_prints_its_table_and_writes_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
     plan = [("training step", measures.training((TINY,), 1))]
     monkeypatch.setattr(bench, "_plan", lambda quick, compiled: plan)
     rows = bench.run_bench(tmp_path / "out" / "bench.json", quick=True)
     written = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [row["minimum"] for row in written["rows"]] == [row.minimum for row in rows]
     assert written["environment"]["versions"]["spikingjelly"]
-    assert "SpikingJelly" in capsys.readouterr().out
+    assert "SpikingJelly, accelerated" in capsys.readouterr().out
 
 
 def test_growth_is_drawn(tmp_path):

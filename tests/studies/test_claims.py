@@ -162,4 +162,4 @@ def test_inference_is_judged_by_the_weights(tmp_path, weights, expected):
 def test_the_scale_of_small_runs_is_told(tmp_path):
     runs = [recorded(tmp_path, "sage", seed) for seed in (1, 2)]
     (gini,) = [claim for claim in claims(runs) if "Gini" in claim.text]
-    assert "Spikformer-4-64, 5,000 images of cifar10, 6 epochs" in gini.reason
+    assert "Spikformer-4-64, 4,000 images of cifar10, 5 epochs" in gini.reason
