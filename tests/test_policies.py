@@ -472,14 +472,19 @@ def test_a_resumed_policy_goes_on_to_the_same_bits(build, signal):
 def test_a_state_of_another_model_or_version_is_refused(ours, change, what):
     sage = SAGE(ours(), warmup_steps=0)
     before = str(sage)
-    with pytest.raises(ValueError, match=f"of another {what}.* attach the same policy to the same model"):
+    with pytest.raises(ValueError, match=f"of other {what}.* attach the same policy to the same model"):
         sage.load_state_dict(sage.state_dict() | change)
     assert str(sage) == before
 
 
 def test_a_state_of_another_depth_is_refused(ours):
-    with pytest.raises(ValueError, match="of another blocks"):
+    with pytest.raises(ValueError, match="of other blocks"):
         SAGE(ours(), warmup_steps=0).load_state_dict(SAGE(ours(depth=3), warmup_steps=0).state_dict())
+
+
+def test_a_state_of_other_heads_is_refused(ours):
+    with pytest.raises(ValueError, match=r"of other heads: it has \[8, 8\], here it is \[4, 4\]"):
+        SAGE(ours(), warmup_steps=0).load_state_dict(SAGE(ours(heads=8), warmup_steps=0).state_dict())
 
 
 # Bad input

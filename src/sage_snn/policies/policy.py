@@ -46,14 +46,16 @@ class Policy:
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs: numbers, names and tensors only."""
         names = [block.name or f"block {i}" for i, block in enumerate(self.blocks)]
-        return {"policy": type(self).__name__, "version": VERSION, "blocks": names, "slopes": self.slopes}
+        heads = [block.heads for block in self.blocks]
+        of = {"policy": type(self).__name__, "version": VERSION, "blocks": names, "heads": heads}
+        return of | {"slopes": self.slopes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()` of the same policy on the same model."""
         for key, mine in Policy.state_dict(self).items():
             if key != "slopes" and state.get(key) != mine:
                 raise ValueError(
-                    f"this state is of another {key}: it has {state.get(key)!r}, here it is {mine!r}; "
+                    f"this state is of other {key}: it has {state.get(key)!r}, here it is {mine!r}; "
                     "attach the same policy to the same model before loading"
                 )
 
