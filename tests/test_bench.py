@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from sage_snn.bench import bench, measures
 from sage_snn.bench.contestants import Size, Unit
@@ -42,6 +43,13 @@ def test_ratios_are_to_spikingjelly_in_the_same_run(rows, contestants):
     peer = next(row for row in found if row.contestant == "SpikingJelly")
     assert peer.ratio == 1.0
     assert [row.ratio for row in found] == [peer.minimum / row.minimum for row in found]
+
+
+def test_the_pair_that_is_measured_is_the_same_on_both_sides_and_fused_on_ours():
+    unit = Unit(3, 2, 4, 8)
+    ours, theirs, x = unit.ours(), unit.theirs(), torch.randn(3, 2, 4, 8)
+    assert ours.why_not_fused() is None
+    assert torch.equal(ours(x), theirs(x))
 
 
 def test_overhead_names_its_parts_and_leaves_nothing_attached():

@@ -102,25 +102,28 @@ class Unit:
     def __str__(self) -> str:
         return f"({self.time_steps}, {self.batch}, {self.channels}, {self.tokens})"
 
-    def ours(self) -> Callable[[], None]:
+    def ours(self) -> nn.Module:
         """The pair as it stands in our networks."""
-        return self._forward_and_backward(NormLIF(nn.Identity(), nn.BatchNorm1d(self.channels), StatelessLIF()))
+        lif = StatelessLIF(tau=2.0, detach_reset=True, step_mode="m")
+        return NormLIF(nn.Identity(), nn.BatchNorm1d(self.channels), lif)
 
-    def theirs(self) -> Callable[[], None]:
+    def theirs(self) -> nn.Module:
         """The pair as SpikingJelly's Spikformer has it."""
         norm = layer.SeqToANNContainer(nn.BatchNorm1d(self.channels))
         lif = neuron.LIFNode(tau=2.0, surrogate_function=surrogate.Sigmoid(), detach_reset=True, step_mode="m")
-        return self._forward_and_backward(nn.Sequential(norm, lif))
+        return nn.Sequential(norm, lif)
 
-    def _forward_and_backward(self, pair: nn.Module) -> Callable[[], None]:
-        generator = torch.Generator().manual_seed(0)
-        shape = (self.time_steps, self.batch, self.channels, self.tokens)
-        x = torch.randn(shape, generator=generator).requires_grad_()
-        grad = torch.randn(shape, generator=generator)
 
-        def run() -> None:
-            pair(x).backward(grad)
-            x.grad = None
-            functional.reset_net(pair)
+def unit_step(pair: nn.Module, unit: Unit) -> Callable[[], None]:
+    """Forward and backward of the pair alone."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (unit.time_steps, unit.batch, unit.channels, unit.tokens)
+    x = torch.randn(shape, generator=generator).requires_grad_()
+    grad = torch.randn(shape, generator=generator)
 
-        return run
+    def step() -> None:
+        pair(x).backward(grad)
+        x.grad = None
+        functional.reset_net(pair)
+
+    return step

@@ -12,7 +12,7 @@ from ..blocks import Tap
 from ..deploy import accelerate, fuse
 from ..policies import SAGE
 from ..signals import HeadStatistics
-from .contestants import Size, Unit, inference, settled, training_step
+from .contestants import Size, Unit, inference, settled, training_step, unit_step
 from .timing import Timing, alternate, without_kernels
 
 SMALL, MIDDLE, LARGE = Size(64, 8, 32), Size(192, 12, 16), Size(384, 12, 8)
@@ -53,9 +53,9 @@ def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
     """Batch normalisation and LIF alone, forward and backward."""
     for unit in units:
         contestants = {
-            "SpikingJelly": unit.theirs(),
-            "ours": unit.ours(),
-            "ours, torch twin": _inside(without_kernels, unit.ours()),
+            "SpikingJelly": unit_step(unit.theirs(), unit),
+            "ours": unit_step(unit.ours(), unit),
+            "ours, torch twin": _inside(without_kernels, unit_step(unit.ours(), unit)),
         }
         yield from _rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions))
 
