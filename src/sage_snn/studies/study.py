@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..training import Recipe, RecipeError, RunError, load_recipe
-from ..training.recipe import nearest
+from ..training.recipe import explain, flat, nearest
 from .labels import labels
 
 SHIPPED = resources.files("sage_snn.studies") / "shipped"
@@ -37,7 +37,7 @@ class Variant(_Part):
     @field_validator("settings")
     @classmethod
     def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return dict(_flat(value))
+        return dict(flat(value))
 
 
 class Comparing(_Part):
@@ -72,7 +72,7 @@ class Study(_Part):
     @field_validator("settings")
     @classmethod
     def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return dict(_flat(value))
+        return dict(flat(value))
 
     def runs(self, data_dir: str | Path | None = None) -> list[Planned]:
         """Every run, all of the first seed before any of the second, so that an early stop compares like with like."""
@@ -134,10 +134,10 @@ def parse_study(
     try:
         study = Study.model_validate(fields)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        problems = "\n".join(f"  {explain(problem, _kind_at)}" for problem in error.errors())
         raise StudyError(f"{source}:\n{problems}") from None
     if settings:
-        study = study.model_copy(update={"settings": study.settings | dict(_flat(settings))})
+        study = study.model_copy(update={"settings": study.settings | dict(flat(settings))})
     _check_fields(study, source)
     study.runs()
     return study
@@ -196,26 +196,8 @@ def _read(source: str | Path) -> tuple[str, str, Path | None]:
         raise StudyError(f"no study {name!r}{hint}") from None
 
 
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _explain(problem: Any) -> str:
-    path = [str(part) for part in problem["loc"]]
-    where = ".".join(path)
-    if problem["type"] == "extra_forbidden":
-        kind = {"compare": Comparing, "variants": Variant}.get(path[0], Study) if len(path) > 1 else Study
-        return f"{where}: no such field{nearest(path[-1], kind.model_fields)}"
-    if problem["type"] == "missing":
-        return f"{where}: missing; a study needs it"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = problem["input"]
-    shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) else ""
-    return f"{where}: {message}{shown}"
+def _kind_at(path: list[str]) -> type[BaseModel]:
+    return {"compare": Comparing, "variants": Variant}.get(path[0], Study) if path else Study
 
 
 def _nearest_field(key: str) -> str:

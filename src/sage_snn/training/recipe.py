@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -163,7 +163,7 @@ class Recipe(_Part):
     def identity(self) -> dict[str, Any]:
         """Dotted key -> value of all that decides the result, machine matters left out."""
         fields = self.model_dump(mode="json", exclude={*FACTS, *ELSEWHERE, "name"})
-        return dict(_flat(fields))
+        return dict(flat(fields))
 
 
 def shipped_recipes() -> list[str]:
@@ -194,7 +194,7 @@ def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recip
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        problems = "\n".join(f"  {explain(problem, _kind_at)}" for problem in error.errors())
         raise RecipeError(f"{source}:\n{problems}") from None
 
 
@@ -246,26 +246,34 @@ def _merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str,
     return merged
 
 
-def _flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of nested fields."""
     for key, value in fields.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _explain(problem: Any) -> str:
+def explain(problem: Any, kind_at: Callable[[list[str]], type[BaseModel]]) -> str:
+    """A problem that pydantic found, in words; `kind_at` gives the model that stands at a path."""
     path = [str(part) for part in problem["loc"]]
     where = ".".join(path)
     if problem["type"] == "extra_forbidden":
-        kind: Any = Recipe
-        for part in path[:-1]:
-            kind = kind.model_fields[part].annotation
-        return f"{where}: no such field{nearest(path[-1], kind.model_fields)}"
+        return f"{where}: no such field{nearest(path[-1], kind_at(path[:-1]).model_fields)}"
+    if problem["type"] == "missing":
+        return f"{where}: missing, and there is no default"
     message = problem["msg"].removeprefix("Value error, ")
     given = problem["input"]
     shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) and where else ""
     return f"{where}: {message}{shown}" if where else message
+
+
+def _kind_at(path: list[str]) -> type[BaseModel]:
+    kind: Any = Recipe
+    for part in path:
+        kind = kind.model_fields[part].annotation
+    return kind
 
 
 def nearest(word: str, known: Any) -> str:
