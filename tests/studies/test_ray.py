@@ -7,7 +7,9 @@ import time
 
 import pandas as pd
 import pytest
+import ray
 import torch
+from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
 from sage_snn.studies import StudyError, ray_runner
@@ -17,7 +19,6 @@ from sage_snn.studies.state import StudyState
 from sage_snn.studies.status import status
 from sage_snn.studies.study import parse_study
 
-pytest.importorskip("ray")
 pytestmark = [
     # Ray leaves its log files and sockets to the garbage collector when a cluster is shut down.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -90,6 +91,20 @@ def test_a_killed_worker_costs_one_retry_and_nothing_else(tmp_path, local):
     assert same_bits(folders, local)
     assert {row.state for row in status(study(), tmp_path)} == {"done"}
     assert state.failures() == {}
+
+
+@pytest.mark.slow
+def test_a_running_cluster_of_two_nodes_is_joined_and_left_alone(tmp_path, local):
+    small = {"num_cpus": 1, "object_store_memory": 128 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    cluster.add_node(**small)
+    try:
+        folders = run_on_ray(study(), tmp_path, address=cluster.address, progress=False)
+        assert same_bits(folders, local)
+        assert len(cluster.list_all_nodes()) == 2
+        assert not ray.is_initialized()
+    finally:
+        cluster.shutdown()
 
 
 @pytest.mark.slow
