@@ -26,7 +26,8 @@ def write_run(
     for epoch in range(recipe.epochs):
         gained = top1 - (recipe.epochs - 1 - epoch)
         line = {"epoch": epoch, "train_loss": 1.0, "test_loss": 1.0, "test_top1": gained, "test_top5": 99.0}
-        files.append_metrics(line | {"lr": 1e-3, "seconds": 1.0, "images_per_second": speed})
+        line |= {"lr": 1e-3, "seconds": 1.0, "images_per_second": speed, "firing_rates": _firing_rates(recipe, epoch)}
+        files.append_metrics(line)
         _signals(recipe, epoch, steps, chance).to_parquet(files.signals / f"epoch-{epoch:04d}.parquet")
         if recipe.observe.temperatures:
             where = files.path / "observations"
@@ -55,6 +56,16 @@ def write_study(
                 top1 = 80 + T + gain + 0.1 * ((7 * seed + 3 * T) % 5) + 0.02 * len(policy) * seed
                 made.append(write_run(root / f"{policy}-t{T}-s{seed}", chosen, top1=top1, steps=steps))
     return made
+
+
+def _firing_rates(recipe: Any, epoch: int) -> dict[str, float]:
+    """Names as in a Spikformer; the first query is silent in runs of seed 1."""
+    inside = ["attention.query", "attention.key", "attention.value", "attention", "attention.projection"]
+    inside += ["mlp.first", "mlp.second"]
+    names = [*(f"stem.stages.{stage}.lif" for stage in range(4)), "stem.position.lif"]
+    names += [f"blocks.{block}.{node}.lif" for block in range(recipe.model.depth) for node in inside]
+    rates = {name: 0.02 + 0.001 * (place + epoch + recipe.seed) for place, name in enumerate(names)}
+    return rates | ({"blocks.0.attention.query.lif": 0.0} if recipe.seed == 1 else {})
 
 
 def _signals(recipe: Any, epoch: int, steps: int, chance: np.random.Generator) -> pd.DataFrame:

@@ -110,9 +110,6 @@ class Recorded(RunResult):
         gini = [[(1 - 1 / 64) * self.summary["gini"] * (1 - self.summary["drift"] * e)] * 2 for e in columns["epoch"]]
         return columns.assign(step=columns["epoch"], entropy=entropy, gini=gini)
 
-    def applied(self):
-        return {"device": "cpu"}
-
 
 def recorded(tmp_path, kind, seed, gini=0.99, drift=0.0, spread=0.05, speed=100.0, weights=("a",)):
     folder = tmp_path / f"{kind}{seed}"
@@ -121,7 +118,9 @@ def recorded(tmp_path, kind, seed, gini=0.99, drift=0.0, spread=0.05, speed=100.
     recipe = load_recipe("cifar10-study", {"policy.kind": kind, "seed": seed})
     summary = {"last_top1": 50.0, "best_top1": 50.0, "seconds": 1.0, "peak_memory_mb": 1.0, "parameters": 2}
     metrics = pd.DataFrame({"epoch": [0], "images_per_second": [speed * (1 + seed / 1000)]})
-    return Recorded(folder, recipe, summary | {"gini": gini, "drift": drift, "spread": spread}, metrics)
+    return Recorded(
+        folder, recipe, summary | {"gini": gini, "drift": drift, "spread": spread}, metrics, {"device": "cpu"}
+    )
 
 
 def told(runs, words):

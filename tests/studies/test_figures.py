@@ -1,4 +1,5 @@
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,8 @@ def figures(runs):
 def test_every_family_is_drawn_when_its_data_exists(figures):
     families = {name.split("-")[0] for name in figures}
     assert families == {
-        *("accuracy", "difference", "curves", "slopes", "heads", "silent", "gini", "temperature", "overhead")
+        *("accuracy", "difference", "curves", "slopes", "heads", "silent", "firing", "gini", "temperature"),
+        "overhead",
     }
 
 
@@ -112,6 +114,63 @@ def test_a_network_wide_slope_is_one_curve(figures):
     assert data.set_index("step")["value"][10] == pytest.approx(4.1)
 
 
+def counting(tmp_path, *epochs_by_seed):
+    """A run per seed of which an epoch counted these spikes, or None."""
+    settings = {"policy.kind": "fixed", "epochs": len(epochs_by_seed[0])}
+    made = [
+        synthetic.write_run(tmp_path / str(seed), settings | {"seed": seed}, top1=50.0)
+        for seed in range(1, len(epochs_by_seed) + 1)
+    ]
+    return [
+        replace(run, metrics=run.metrics.assign(firing_rates=list(epochs)))
+        for run, epochs in zip(load_runs(made), epochs_by_seed, strict=True)
+    ]
+
+
+def firing(runs):
+    return [figure for figure in figures_of(runs) if figure.name == "firing"]
+
+
+def test_firing_rates_are_percent_per_node_with_the_range_of_seeds(tmp_path):
+    query, first, stage = "blocks.1.attention.query.lif", "blocks.0.mlp.first.lif", "stem.stages.0.lif"
+    one = ({stage: 0.5, first: 0.02, query: 0.1}, {stage: 0.25, first: 0.04, query: 0.0})
+    two = ({stage: 0.25, first: 0.06, query: 0.3}, {stage: 0.25, first: 0.04, query: 0.2})
+    (figure,) = firing(counting(tmp_path, one, two))
+    rows = figure.data.set_index(["panel", "curve", "epoch"])[["rate", "low", "high"]]
+    assert rows.loc[("query", "block 1", 0)].tolist() == pytest.approx([20, 10, 30])
+    assert rows.loc[("query", "block 1", 1)].tolist() == pytest.approx([10, 0, 20])
+    assert rows.loc[("mlp first", "block 0", 0)].tolist() == pytest.approx([4, 2, 6])
+    assert rows.loc[("stem", "stages 0", 0)].tolist() == pytest.approx([37.5, 25, 50])
+    assert figure.caption.endswith("Silent in the last epoch, at 0 %: query, block 1 (1 of 2 seeds).")
+
+
+def test_nodes_that_fire_again_are_not_silent(tmp_path):
+    (figure,) = firing(counting(tmp_path, ({"blocks.0.attention.lif": 0.0}, {"blocks.0.attention.lif": 0.1})))
+    assert figure.data["rate"].tolist() == pytest.approx([0, 10])
+    assert figure.data[["panel", "curve"]].iloc[0].tolist() == ["attention", "block 0"]
+    assert figure.caption.endswith("One run, seed 1. No node is silent in the last epoch.")
+
+
+def test_a_silent_network_is_told_in_few_words(tmp_path):
+    (figure,) = firing(counting(tmp_path, [{f"blocks.{n}.mlp.first.lif": 0.0 for n in range(9)}]))
+    assert "mlp first, block 0; mlp first, block 1;" in figure.caption
+    assert figure.caption.endswith("mlp first, block 5 and 3 more.")
+
+
+def test_runs_that_counted_no_spikes_have_no_figure_of_them(tmp_path):
+    counted = {"stem.stages.0.lif": 0.5}
+    runs = counting(tmp_path, (None, counted))
+    (resumed,) = firing(runs)  # the first epoch is an older version's
+    assert resumed.data["epoch"].tolist() == [1]
+    old = [replace(run, metrics=run.metrics.drop(columns="firing_rates")) for run in runs]
+    assert firing(old) == []
+
+
+def test_long_training_keeps_the_last_epoch_of_firing_rates(tmp_path):
+    (figure,) = firing(counting(tmp_path, [{"stem.stages.0.lif": 0.5}] * 100))
+    assert figure.data["epoch"].tolist() == list(range(0, 100, 3))
+
+
 def test_overhead_is_the_time_of_a_step(figures, runs):
     # synthetic runs do 100 images a second
     assert set(figures["overhead"].data["value"]) == {10.0 * runs[0].recipe.batch_size}
@@ -138,7 +197,7 @@ def test_sensitivity_needs_three_slopes(tmp_path):
 def test_one_run_is_drawn_without_intervals(tmp_path):
     run = synthetic.write_run(tmp_path / "one", {"policy.kind": "fixed"}, top1=50.0)
     figures = figures_of(load_runs([run]))
-    assert [figure.name for figure in figures] == ["accuracy", "curves"]
+    assert [figure.name for figure in figures] == ["accuracy", "curves", "firing"]
     for figure in figures:
         save(figure, tmp_path / "figures")
         assert figure.data["low"].isna().all()

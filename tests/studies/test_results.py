@@ -34,7 +34,7 @@ def test_a_run_is_read_with_its_signals(tmp_path):
     assert list(signals["epoch"]) == [0, 0, 1, 1]
     assert {"step", "block", "dispersion", "zscore", "slope", "entropy"} <= set(signals.columns)
     assert run.observations() is None
-    assert run.applied()["device"] == "cpu"
+    assert run.applied["device"] == "cpu"
 
 
 def test_the_table_has_a_row_per_run_and_a_column_per_difference(tmp_path):

@@ -1,12 +1,15 @@
 """Finished runs as tables: read from their folders, one row per run."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import yaml
 
 from ..training import Recipe, RecipeError, RunError, RunFolder
@@ -29,6 +32,7 @@ class RunResult:
     recipe: Recipe
     summary: dict[str, Any]
     metrics: pd.DataFrame
+    applied: dict[str, Any] = field(default_factory=dict)  # facts beside the recipe: versions, device, threads
 
     def signals(self) -> pd.DataFrame:
         """Columns step, block, dispersion, zscore, slope, entropy (a list per head) and epoch."""
@@ -40,10 +44,6 @@ class RunResult:
     def observations(self) -> pd.DataFrame | None:
         """Columns step, block, temperature, entropy and gini (lists per head) and epoch; None if none were recorded."""
         return _parts(self.folder / "observations")
-
-    def applied(self) -> dict[str, Any]:
-        """The facts that were written with the recipe: versions, device, threads."""
-        return RunFolder(self.folder).applied()
 
 
 def load_runs(paths: Iterable[str | Path]) -> list[RunResult]:
@@ -92,6 +92,19 @@ def require_comparable(runs: Sequence[RunResult], asked: Iterable[str] = ()) -> 
         )
 
 
+def blocks_of(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
+    """The rows of each block of what a run recorded; blocks may differ in their number of heads."""
+    everything: Any = rows
+    for block, part in everything.groupby("block", sort=True):
+        yield int(block), part
+
+
+def heads_of(column: Any) -> np.ndarray:
+    """A block's column of lists, one value per head, as an array (rows, heads)."""
+    values = pc.call_function("list_flatten", [pa.array(column)])
+    return values.to_numpy().astype(float).reshape(len(column), -1)
+
+
 def _row(run: RunResult, label: str, fields: list[str]) -> dict[str, Any]:
     recipe, identity = run.recipe, run.recipe.identity()
     row: dict[str, Any] = {
@@ -116,11 +129,11 @@ def _load(path: Path) -> RunResult:
     if not path.is_dir():
         raise ResultError(f"there is no folder {path}; give the folder of a run")
     fields = _fields(path)
+    applied = written if isinstance(written := fields.get("applied"), dict) else {}
     try:
         recipe = parse_recipe(fields, source=str(path / "recipe.yaml"))
     except RecipeError as error:
-        written = fields.get("applied") or {}
-        version = (written.get("versions") or {}).get("sage-snn", "unknown") if isinstance(written, dict) else "unknown"
+        version = (applied.get("versions") or {}).get("sage-snn", "unknown")
         raise ResultError(
             f"{path} was written by another version of sage-snn ({version}); read it with that one, "
             f"or train it again:\n{error}"
@@ -132,7 +145,7 @@ def _load(path: Path) -> RunResult:
             f"{path} is half-written: {summary['epochs']} epochs were trained, metrics.jsonl has {len(lines)}; "
             "copy it again, or train it again"
         )
-    return RunResult(path, recipe, summary, pd.DataFrame(lines))
+    return RunResult(path, recipe, summary, pd.DataFrame(lines), applied)
 
 
 def _fields(path: Path) -> dict[str, Any]:
@@ -168,14 +181,20 @@ def _summary(folder: RunFolder, recipe: Recipe) -> dict[str, Any]:
 
 def _parts(folder: Path) -> pd.DataFrame | None:
     """The parts of all epochs under one another, with their epoch."""
-    found: list[pd.DataFrame] = []
+    found: list[pa.Table] = []
     for part in sorted(folder.glob("epoch-*.parquet")):
         try:
-            rows = pd.read_parquet(part)
+            with pq.ParquetFile(part) as file:
+                rows = file.read()
         except (OSError, ValueError) as error:
             raise ResultError(f"{part} cannot be read ({error}); copy it again, or train it again") from None
-        found.append(rows.assign(epoch=int(part.stem.removeprefix("epoch-"))))
-    return pd.concat(found, ignore_index=True) if found else None
+        epoch = np.full(len(rows), int(part.stem.removeprefix("epoch-")))
+        found.append(rows.append_column("epoch", pa.array(epoch)))
+    if not found:
+        return None
+    joined = pa.concat_tables(found, promote_options="permissive")  # a column without a value has no type of its own
+    # Lists stay Arrow's: pandas would make an object of each, which takes longer than to read them.
+    return joined.to_pandas(types_mapper=lambda kind: pd.ArrowDtype(kind) if pa.types.is_list(kind) else None)
 
 
 def _number(value: Any) -> float:

@@ -1,6 +1,6 @@
 """Claims about recorded signals, time and files rather than accuracy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 
 from .effects import Claim, Effect, effect_of, effects, judge, plain
 from .reported import CONTROLLER_MS
-from .results import RunResult, table
+from .results import RunResult, blocks_of, heads_of, table
 
 SATURATED = 0.95  # of the largest value that N keys allow
 FLAT = 0.01  # of the same, between the lowest and the highest epoch
@@ -26,10 +26,11 @@ def gini_is_flat(runs: Sequence[RunResult], scale: str = "") -> Claim:
         seen: Any = run.observations()
         if seen is None or seen.empty:
             continue
-        means = seen["gini"].map(np.mean).groupby([seen["temperature"], seen["block"], seen["epoch"]]).mean()
-        shares = means / _largest_gini(run)
-        spans = shares.groupby(level=[0, 1]).agg(lambda values: values.max() - values.min())
-        lowest, widest = min(lowest, float(shares.min())), max(widest, float(spans.max()))
+        seen = seen.assign(share=_over_heads(seen, "gini", np.mean) / _largest_gini(run))
+        shares = seen.groupby(["temperature", "block", "epoch"])["share"].mean()
+        epochs = shares.groupby(level=[0, 1])
+        lowest = min(lowest, float(shares.min()))
+        widest = max(widest, float((epochs.max() - epochs.min()).max()))
         counted += int(seen["epoch"].nunique() > 1)
     if not counted:
         return Claim(text, "not tested here", "no run recorded it over two or more epochs (observe.temperatures)")
@@ -68,7 +69,7 @@ def overhead_claims(runs: Sequence[RunResult]) -> list[Claim]:
     rows["step_ms"] = [1000 * run.recipe.batch_size for run in runs] / rows["images_per_second"]
     sage, fixed = plain(rows, "sage"), plain(rows, "fixed")
     found = effects(rows, sage, fixed, "step_ms")
-    devices = ", ".join(sorted({str(run.applied().get("device", "unknown")) for run in runs}))
+    devices = ", ".join(sorted({str(run.applied.get("device", "unknown")) for run in runs}))
     scale = f"; milliseconds per step, measured on {devices}, the paper's on a V100 (about: up to twice the figure)"
     missing = "no sage and fixed runs to time"
     step = float(rows.loc[fixed, "step_ms"].mean())
@@ -115,9 +116,15 @@ def _dispersion(run: RunResult) -> dict[float, float]:
     seen: Any = run.observations()
     if seen is None or seen.empty:
         return {}
-    spread: Any = pd.Series(np.stack(list(seen["entropy"])).std(axis=1), index=seen.index)
-    means = spread.groupby(seen["temperature"]).mean()
+    means = _over_heads(seen, "entropy", np.std).groupby(seen["temperature"]).mean()
     return {float(temperature): float(value) for temperature, value in means.items()}
+
+
+def _over_heads(seen: Any, name: str, statistic: Callable[..., np.ndarray]) -> Any:
+    """The statistic of each row's list."""
+    return pd.concat(
+        [pd.Series(statistic(heads_of(part[name]), 1), part.index) for _, part in blocks_of(seen[["block", name]])]
+    )
 
 
 def _step(fixed: Any, effect: Effect, otherwise: float) -> float:

@@ -6,6 +6,7 @@ from ..results import RunResult, table
 from .accuracy import accuracy_figures
 from .blocks import block_figures
 from .figure import Figure, save
+from .firing import firing_figures
 from .overhead import overhead_figures
 from .style import POLICIES, label_order
 from .temperature import temperature_figures
@@ -28,6 +29,7 @@ def figures_of(
     return [
         *accuracy_figures(found, rows, baseline or baseline_of(rows["label"].tolist())),
         *block_figures(found),
+        *firing_figures(found),
         *temperature_figures(found),
         *overhead_figures(found),
     ]

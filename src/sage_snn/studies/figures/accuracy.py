@@ -97,14 +97,14 @@ def sensitivity(found: list[Member], comparison: pd.DataFrame) -> Figure | None:
 
 def _accuracies(found: list[Member], comparison: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """A row per seed with the interval of its group beside it."""
+    known = comparison.loc[~comparison.index.duplicated(), columns].set_axis(["mean", "low", "high"], axis=1)
+    intervals = known.to_dict("index")
     rows: list[dict[str, object]] = []
     for m in found:
-        value, key = m.run.summary.get("last_top1"), (m.data, m.time_steps, m.label)
+        value, interval = m.run.summary.get("last_top1"), intervals[(m.data, m.time_steps, m.label)]
         if value is None or not np.isfinite(value):
             continue
-        group = comparison.loc[[key]].iloc[0]
         place = {"data": m.data, "time_steps": m.time_steps, "label": m.label, "seed": m.seed}
-        interval = dict(zip(["mean", "low", "high"], group[columns], strict=True))
         rows.append(place | {"slope": m.run.recipe.policy.slope, "value": value} | interval)
     names = ["data", "time_steps", "label", "seed", "slope", "value", "mean", "low", "high"]
     data = pd.DataFrame(rows, columns=names)

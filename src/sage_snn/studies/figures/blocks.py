@@ -6,13 +6,13 @@
 import numpy as np
 import pandas as pd
 
+from ..results import blocks_of, heads_of
 from .bars import Bars
 from .figure import Figure
 from .heat import Heat
 from .lines import Lines
-from .tidy import Group, Member, block_name, blocks_of, heads_of, name_of, thinned, typical
+from .tidy import MOST, Group, Member, block_name, name_of, thinned, typical
 
-MOST = 6  # figures of one family
 SILENT = 1 - 1e-6  # without a spike all scores are equal and the entropy is 1, up to rounding
 MEASURES = {"slope": "slope", "dispersion": "dispersion over heads", "zscore": "centred score z"}
 

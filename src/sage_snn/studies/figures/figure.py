@@ -43,7 +43,9 @@ class Figure:
     def plotly(self) -> Any:
         """The figure as a plotly.graph_objects.Figure."""
         figure = self.drawing.plotly(self.data)
-        figure.update_layout(template=plotly_template(), margin={"l": 60, "r": 16, "t": 56, "b": 48})
+        # Overwritten: to merge a template with plotly's own takes longer than many a figure.
+        look = {"template": plotly_template(), "margin": {"l": 60, "r": 16, "t": 56, "b": 48}}
+        figure.update_layout(look, overwrite=True)
         return figure
 
     def matplotlib(self) -> Canvas:

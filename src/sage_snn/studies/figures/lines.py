@@ -48,7 +48,9 @@ class Lines:
                     figure.add_trace(trace, **place)
                 named.add(str(name))
             if (level := self._reference(panel.row_name)) is not None:
-                figure.add_hline(level, line={"color": "rgba(128,128,128,0.8)", "width": 1, "dash": "dot"}, **place)
+                line = {"color": "rgba(128,128,128,0.8)", "width": 1, "dash": "dot"}
+                across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": level, "y1": level}
+                figure.add_shape(across, line=line, **place)  # as add_hline does, six times as fast
             if panel.column == 0:
                 figure.update_yaxes(title_text=for_plotly(self._y_title(panel.row_name)), **place)
             if panel.is_lowest:
@@ -98,10 +100,10 @@ class Lines:
             return [curve | ({"error_y": {**ends, "thickness": 1.6, "width": 4}} if len(band) else {})]
         if band.empty:
             return [curve]
-        outline = pd.concat([band[[self.x, "low"]].set_axis(["x", "y"], axis=1), _reversed_top(band, self.x)])
+        x, low, high = (_small(band[name]) for name in (self.x, "low", "high"))
         area = shared | {
-            "x": _small(outline["x"]),
-            "y": _small(outline["y"]),
+            "x": np.concatenate([x, x[::-1]]),
+            "y": np.concatenate([low, high[::-1]]),
             "mode": "lines",
             "line": {"width": 0},
             "fill": "toself",
@@ -137,7 +139,3 @@ class Lines:
 def _small(column: Any) -> np.ndarray:
     """Seven digits are more than a screen shows, in half the room."""
     return column.to_numpy(np.float32)
-
-
-def _reversed_top(band: pd.DataFrame, x: str) -> pd.DataFrame:
-    return band[[x, "high"]].set_axis(["x", "y"], axis=1).iloc[::-1]

@@ -96,7 +96,7 @@ class Grid:
             if len(self.rows) == 1 and place >= len(self.columns):
                 axis.set_visible(False)
             elif place < len(self.columns) and str(self.columns[place]):
-                axis.set_title(for_matplotlib(self.columns[place]))
+                axis.set_title(for_matplotlib(self.columns[place]), y=1.0)  # said, it is not searched for
         return [list(line) for line in axes]
 
     def legend(self, canvas: Canvas, handles: dict[str, Any]) -> None:

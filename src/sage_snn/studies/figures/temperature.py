@@ -5,9 +5,10 @@
 
 import pandas as pd
 
+from ..results import blocks_of, heads_of
 from .figure import Figure
 from .lines import Lines
-from .tidy import Group, Member, block_name, blocks_of, heads_of, name_of, thinned, typical
+from .tidy import Group, Member, block_name, name_of, thinned, typical
 
 SHOWN = ("fixed", "sage")  # of many labels: the plain network, and the one that the statistic steers
 TITLES = {"gini": "Gini impurity, mean of heads", "dispersion": "entropy dispersion"}

@@ -4,7 +4,7 @@
 # pandas types every selection as a union of table, column and cell, which none of this depends on.
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ from ..results import ResultError, RunResult
 from .style import label_order
 
 POINTS = 150  # of a curve: as many as a screen can show, few enough for a small page
+MOST = 6  # figures of one family
 PAPER_STEPS = 4  # time steps of the paper's main table
 
 
@@ -133,20 +134,9 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return found.mean, found.low, found.high
 
 
-def heads_of(column: pd.Series) -> np.ndarray:
-    """A column of lists, one value per head, as an array (rows, heads)."""
-    return np.array(column.tolist(), dtype=float).reshape(len(column), -1)
-
-
 def band(values: pd.Series) -> tuple[float, float]:
     """Lowest and highest value over seeds, NaN for a single one."""
     return (float(values.min()), float(values.max())) if len(values) > 1 else (np.nan, np.nan)
-
-
-def blocks_of(rows: pd.DataFrame) -> Iterator[tuple[int, pd.DataFrame]]:
-    """The rows of each block; blocks may differ in their number of heads."""
-    for block, part in rows.groupby("block", sort=True):
-        yield int(block), part
 
 
 def block_name(block: Any) -> str:

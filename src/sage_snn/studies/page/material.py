@@ -114,7 +114,7 @@ def _form(column: Any) -> str | None:
 
 def _facts(runs: Sequence[RunResult]) -> dict[str, list[Any]]:
     """Fact -> the value in each run."""
-    applied = [dict(_flat(run.applied())) for run in runs]
+    applied = [dict(_flat(run.applied)) for run in runs]
     names = dict.fromkeys(name for facts in applied for name in facts if name != "in short")
     return {name: [facts.get(name) for facts in applied] for name in names}
 
