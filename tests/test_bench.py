@@ -59,7 +59,6 @@ def test_overhead_names_its_parts_and_leaves_nothing_attached():
 
 
 def test_a_bench_prints_its_table_and_writes_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "200")
     plan = [("training step", measures.training((TINY,), 1))]
     monkeypatch.setattr(bench, "_plan", lambda quick, compiled: plan)
     rows = bench.run_bench(tmp_path / "out" / "bench.json", quick=True)

@@ -139,7 +139,7 @@ def test_firing_rates_are_percent_per_node_with_the_range_of_seeds(tmp_path):
     rows = figure.data.set_index(["panel", "curve", "epoch"])[["rate", "low", "high"]]
     assert rows.loc[("query", "block 1", 0)].tolist() == pytest.approx([20, 10, 30])
     assert rows.loc[("query", "block 1", 1)].tolist() == pytest.approx([10, 0, 20])
-    assert rows.loc[("mlp first", "block 0", 0)].tolist() == pytest.approx([4, 2, 6])
+    assert rows.loc[("mlp 1", "block 0", 0)].tolist() == pytest.approx([4, 2, 6])
     assert rows.loc[("stem", "stages 0", 0)].tolist() == pytest.approx([37.5, 25, 50])
     assert figure.caption.endswith("Silent in the last epoch, at 0 %: query, block 1 (1 of 2 seeds).")
 
@@ -153,8 +153,8 @@ def test_nodes_that_fire_again_are_not_silent(tmp_path):
 
 def test_a_silent_network_is_told_in_few_words(tmp_path):
     (figure,) = firing(counting(tmp_path, [{f"blocks.{n}.mlp.first.lif": 0.0 for n in range(9)}]))
-    assert "mlp first, block 0; mlp first, block 1;" in figure.caption
-    assert figure.caption.endswith("mlp first, block 5 and 3 more.")
+    assert "mlp 1, block 0; mlp 1, block 1;" in figure.caption
+    assert figure.caption.endswith("mlp 1, block 5 and 3 more.")
 
 
 def test_runs_that_counted_no_spikes_have_no_figure_of_them(tmp_path):

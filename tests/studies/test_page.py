@@ -112,8 +112,8 @@ def test_no_run_is_an_error_that_says_what_to_do(tmp_path):
 
 @pytest.mark.slow
 def test_sixty_runs_are_drawn_in_time_on_a_small_page(tmp_path):
-    sizes = {"epochs": 10, "model.depth": 4, "model.dim": 96, "model.heads": 12, "data": "cifar10"}
-    made = synthetic.write_study(tmp_path / "runs", steps=20, observed=(4,), **sizes)
+    sizes = {"epochs": 5, "model.depth": 4, "model.dim": 64, "model.heads": 8, "data": "cifar10"}
+    made = synthetic.write_study(tmp_path / "runs", steps=62, observed=(1, 2, 4, 8), **sizes)
     assert len(made) == 60
     started = time.process_time()  # of this process: other work on the machine must not fail it
     page = write_report(load_runs(made), tmp_path / "out", "Sixty runs")

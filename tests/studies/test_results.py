@@ -37,6 +37,21 @@ def test_a_run_is_read_with_its_signals(tmp_path):
     assert run.applied["device"] == "cpu"
 
 
+def test_heads_are_reduced_block_by_block(tmp_path):
+    folder = write_run(tmp_path / "a")
+    (folder / "observations").mkdir()
+    lists = {"entropy": [[0.2, 0.4], [0.1, 0.1, 0.7]], "gini": [[0.5, 0.7], [0.9, 0.9, 0.6]]}
+    rows = pd.DataFrame({"step": [0, 0], "block": [0, 1], "temperature": [0.25, 0.25]} | lists)
+    rows.to_parquet(folder / "observations" / "epoch-0000.parquet")
+    rows.assign(step=1, gini=None).to_parquet(folder / "observations" / "epoch-0001.parquet")
+    found = load_runs([folder])[0].over_heads.sort_values(["epoch", "block"])
+    assert found["epoch"].tolist() == [0, 0, 1, 1]
+    assert found["dispersion"].tolist() == pytest.approx([0.1, 0.08**0.5] * 2)
+    assert "gini" not in found  # one epoch lacks it
+    (folder / "observations" / "epoch-0001.parquet").unlink()
+    assert load_runs([folder])[0].over_heads["gini"].tolist() == pytest.approx([0.6, 0.8])
+
+
 def test_the_table_has_a_row_per_run_and_a_column_per_difference(tmp_path):
     settings = [{"policy.kind": "fixed"}, {"policy.gain": -0.5, "seed": 3}, {"model.time_steps": 2}]
     runs = load_runs(write_run(tmp_path / str(n), chosen) for n, chosen in enumerate(settings))

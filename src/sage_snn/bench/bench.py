@@ -4,10 +4,12 @@ import json
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -29,7 +31,7 @@ def run_bench(out: Path | None, *, quick: bool, compiled: bool = False) -> list[
             progress.update(task, description=name)
             rows += list(measure)
             progress.advance(task)
-    console.print(table(rows))
+    console.print(*tables(rows), sep="\n")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(
@@ -72,15 +74,19 @@ def environment_lines() -> list[str]:
     return [f"{found['processor']}, {found['threads']} threads; {versions}", f"kernels {found['kernels']}"]
 
 
-def table(rows: list[Row]) -> Table:
-    """Minimum and median over the repetitions, and the ratio of the minima to SpikingJelly's."""
-    shown = Table("measure", "size", "contestant", "minimum", "median", "x faster or smaller", "note")
-    for row in rows:
-        scale, unit = (1e3, "ms") if row.unit == "s" else (1, row.unit)
-        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        times = [f"{value * scale:.4g} {unit}" for value in (row.minimum, row.median)]
-        shown.add_row(row.measure, row.size, row.contestant, *times, ratio, row.note)
-    return shown
+def tables(rows: list[Row]) -> Iterator[Table]:
+    """Per measurement: minimum and median over the repetitions, and the ratio of the minima to SpikingJelly's."""
+    for (measure, size), group in groupby(rows, key=lambda row: (row.measure, row.size)):
+        shown = Table(title=f"{measure}: {size}", title_justify="left", box=SIMPLE_HEAD)
+        for name in ("contestant", "minimum", "median", "times as good"):
+            shown.add_column(name, justify="left" if name == "contestant" else "right")
+        shown.add_column("")
+        for row in group:
+            scale, unit = (1e3, "ms") if row.unit == "s" else (1, row.unit)
+            ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+            times = [f"{value * scale:.4g} {unit}" for value in (row.minimum, row.median)]
+            shown.add_row(row.contestant, *times, ratio, row.note)
+        yield shown
 
 
 def draw_growth(rows: list[Row], path: Path) -> None:

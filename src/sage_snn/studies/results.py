@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,15 @@ class RunResult:
     def observations(self) -> pd.DataFrame | None:
         """Columns step, block, temperature, entropy and gini (lists per head) and epoch; None if none were recorded."""
         return _parts(self.folder / "observations")
+
+    @cached_property
+    def over_heads(self) -> pd.DataFrame | None:
+        """Columns epoch, step, block, temperature, dispersion of entropy and, if recorded, mean gini; None as above.
+
+        Kept, unlike the lists it is made of: figures and claims both go by it.
+        """
+        rows = self.observations()
+        return None if rows is None or rows.empty else _over_heads(rows)
 
 
 def load_runs(paths: Iterable[str | Path]) -> list[RunResult]:
@@ -195,6 +205,16 @@ def _parts(folder: Path) -> pd.DataFrame | None:
     joined = pa.concat_tables(found, promote_options="permissive")  # a column without a value has no type of its own
     # Lists stay Arrow's: pandas would make an object of each, which takes longer than to read them.
     return joined.to_pandas(types_mapper=lambda kind: pd.ArrowDtype(kind) if pa.types.is_list(kind) else None)
+
+
+def _over_heads(rows: pd.DataFrame) -> pd.DataFrame:
+    parts: list[pd.DataFrame] = []
+    for _, part in blocks_of(rows):
+        made: Any = part[["epoch", "step", "block", "temperature"]]
+        made = made.assign(dispersion=heads_of(part["entropy"]).std(1))
+        is_whole = "gini" in part and bool(part["gini"].notna().all())
+        parts.append(made.assign(gini=heads_of(part["gini"]).mean(1)) if is_whole else made)
+    return pd.concat(parts, ignore_index=True)
 
 
 def _number(value: Any) -> float:

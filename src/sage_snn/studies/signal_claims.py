@@ -1,15 +1,14 @@
 """Claims about recorded signals, time and files rather than accuracy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
 from .effects import Claim, Effect, effect_of, effects, judge, plain
 from .reported import CONTROLLER_MS
-from .results import RunResult, blocks_of, heads_of, table
+from .results import RunResult, table
 
 SATURATED = 0.95  # of the largest value that N keys allow
 FLAT = 0.01  # of the same, between the lowest and the highest epoch
@@ -23,11 +22,10 @@ def gini_is_flat(runs: Sequence[RunResult], scale: str = "") -> Claim:
     text = "Gini impurity is saturated and stays flat over training"
     lowest, widest, counted = 1.0, 0.0, 0
     for run in runs:
-        seen: Any = run.observations()
-        if seen is None or seen.empty:
+        seen: Any = run.over_heads
+        if seen is None or "gini" not in seen:
             continue
-        seen = seen.assign(share=_over_heads(seen, "gini", np.mean) / _largest_gini(run))
-        shares = seen.groupby(["temperature", "block", "epoch"])["share"].mean()
+        shares = seen.groupby(["temperature", "block", "epoch"])["gini"].mean() / _largest_gini(run)
         epochs = shares.groupby(level=[0, 1])
         lowest = min(lowest, float(shares.min()))
         widest = max(widest, float((epochs.max() - epochs.min()).max()))
@@ -113,18 +111,11 @@ def _largest_gini(run: RunResult) -> float:
 
 def _dispersion(run: RunResult) -> dict[float, float]:
     """Temperature -> deviation over heads of the entropy, averaged over steps and blocks."""
-    seen: Any = run.observations()
-    if seen is None or seen.empty:
+    seen: Any = run.over_heads
+    if seen is None:
         return {}
-    means = _over_heads(seen, "entropy", np.std).groupby(seen["temperature"]).mean()
+    means = seen.groupby("temperature")["dispersion"].mean()
     return {float(temperature): float(value) for temperature, value in means.items()}
-
-
-def _over_heads(seen: Any, name: str, statistic: Callable[..., np.ndarray]) -> Any:
-    """The statistic of each row's list."""
-    return pd.concat(
-        [pd.Series(statistic(heads_of(part[name]), 1), part.index) for _, part in blocks_of(seen[["block", name]])]
-    )
 
 
 def _step(fixed: Any, effect: Effect, otherwise: float) -> float:

@@ -13,6 +13,7 @@ from .lines import FEW, Lines
 from .tidy import MOST, Group, Member, block_name, name_of, typical
 
 NAMED = 6  # silent nodes that a caption names
+COUNTED = {"first": "1", "second": "2"}
 
 
 def firing_figures(found: list[Member]) -> list[Figure]:
@@ -71,7 +72,7 @@ def _silent(rates: pd.DataFrame) -> str:
 
 def _place(name: str) -> tuple[str, str]:
     """Panel and curve of a node: `blocks.0.attention.query.lif` is the query of block 0."""
-    words = name.removesuffix(".lif").split(".")
+    words = [COUNTED.get(word, word) for word in name.removesuffix(".lif").split(".")]
     if words[0] == "blocks" and len(words) > 2:
         return " ".join(words[2:]).removeprefix("attention "), block_name(words[1])
     return words[0], " ".join(words[1:]) or words[0]

@@ -5,7 +5,6 @@
 
 import pandas as pd
 
-from ..results import blocks_of, heads_of
 from .figure import Figure
 from .lines import Lines
 from .tidy import Group, Member, block_name, name_of, thinned, typical
@@ -16,7 +15,7 @@ TITLES = {"gini": "Gini impurity, mean of heads", "dispersion": "entropy dispers
 
 def temperature_figures(found: list[Member]) -> list[Figure]:
     """Gini beside dispersion, and dispersion alone, for labels whose runs observed them."""
-    seen = [group for group in typical(found) if any(m.observations is not None for m in group.members)]
+    seen = [group for group in typical(found) if any(m.run.over_heads is not None for m in group.members)]
     seen = [group for group in seen if group.label in SHOWN] or seen[:1]
     made: list[Figure] = []
     for group in seen:
@@ -49,19 +48,9 @@ def _dispersion(group: Group, among: list[Group], data: pd.DataFrame) -> Figure:
 
 
 def _observed(group: Group) -> pd.DataFrame:
-    parts = [_per_step(rows) for m in group.members if (rows := m.observations) is not None]
+    parts = [rows for m in group.members if (rows := m.run.over_heads) is not None]
     values = [name for name in TITLES if any(name in part for part in parts)]
     data = thinned(parts, ["block", "temperature"], values)
     data["block"] = data["block"].map(block_name)
     data["temperature"] = data["temperature"].map(lambda value: f"temperature {value:g}")
     return data.sort_values("measure", key=lambda column: column.map(list(TITLES).index), kind="stable")
-
-
-def _per_step(rows: pd.DataFrame) -> pd.DataFrame:
-    parts: list[pd.DataFrame] = []
-    for _, part in blocks_of(rows):
-        made = part[["step", "block", "temperature"]].assign(dispersion=heads_of(part["entropy"]).std(1))
-        if "gini" in part and part["gini"].notna().all():
-            made = made.assign(gini=heads_of(part["gini"]).mean(1))
-        parts.append(made)
-    return pd.concat(parts, ignore_index=True)
