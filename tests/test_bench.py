@@ -17,6 +17,9 @@ def test_contestants_take_turns_after_a_round_to_warm_up():
     calls = []
     times = alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repetitions=3)
     assert calls == ["a", "b"] * 4
+    calls.clear()
+    alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repetitions=1, calls=2)
+    assert calls == ["a", "a", "b", "b"] * 2
     assert [t.repetitions for t in times.values()] == [3, 3]
     assert all(0 < t.minimum <= t.median for t in times.values())
 

@@ -15,12 +15,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..kernels import native
+from ..kernels.memory import keep_freed_memory
 from . import measures
 from .measures import LARGE, MIDDLE, SMALL, Row
 
 
 def run_bench(out: Path | None, *, quick: bool, compiled: bool = False) -> list[Row]:
     """Measure, print the table, and write it to `out` (JSON; a picture of the growth curves beside it)."""
+    keep_freed_memory()  # for all contestants alike, as in training
     console = Console()
     console.print("\n".join(environment_lines()), highlight=False)
     rows: list[Row] = []

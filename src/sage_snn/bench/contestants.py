@@ -121,9 +121,10 @@ def unit_step(pair: nn.Module, unit: Unit) -> Callable[[], None]:
     x = torch.randn(shape, generator=generator).requires_grad_()
     grad = torch.randn(shape, generator=generator)
 
+    wanted = [x, *pair.parameters()]
+
     def step() -> None:
-        pair(x).backward(grad)
-        x.grad = None
+        torch.autograd.grad(pair(x), wanted, grad)
         functional.reset_net(pair)
 
     return step

@@ -57,7 +57,7 @@ def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
             "ours": unit_step(unit.ours(), unit),
             "ours, torch twin": _inside(without_kernels, unit_step(unit.ours(), unit)),
         }
-        yield from _rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions))
+        yield from _rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions, calls=10))
 
 
 def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:

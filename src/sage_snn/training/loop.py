@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..data import Batch, Loader, load_data, mix, test_transform, train_transform
 from ..data.randomness import digest
+from ..kernels.memory import keep_freed_memory
 from .applied import facts
 from .builders import build_model, build_optimizer, build_policy, build_schedule
 from .checkpoint import load_checkpoint, save_checkpoint
@@ -48,6 +49,7 @@ def train(
 
     `out` is the run's folder, by default runs/<recipe>-<policy>-t<T>-s<seed>. `resume` goes on with what is there.
     """
+    keep_freed_memory()
     recipe = load_recipe(recipe, settings)
     folder = RunFolder(out if out is not None else default_folder(recipe))
     fabric = build_fabric(recipe)

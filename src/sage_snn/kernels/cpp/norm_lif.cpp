@@ -10,6 +10,8 @@ namespace sage {
 namespace {
 
 constexpr Index CHUNK = 16;  // tiles to a piece of work
+constexpr Index LINE = 64;  // bytes of a cache line
+constexpr Index FORESEEN = 512;  // values of a row from which on the processor sees by itself what comes next
 
 template <class F>
 struct Scratch {  // of one thread, grown when a tile is cut off and needs buffers
@@ -73,6 +75,15 @@ struct Tile {
         }
     }
 
+    // Rows of few values lie far apart, which the processor does not foresee: ask for those of the next channel now.
+    template <int Write>
+    void fetch_next(const F* from) const {
+        if (!whole || p.length > FORESEEN || channel + 1 == p.channels) return;
+        for (Index t = 0; t < p.steps; ++t)
+            for (Index j = 0; j < TILE; j += LINE / Index(sizeof(F)))
+                __builtin_prefetch(from + offset() + p.length + t * step_stride() + j, Write, 2);
+    }
+
     const F* gather(const F* from, F pad, std::vector<F>& buffer) const {
         if (whole) return from + offset();
         buffer.assign(size_t(p.steps * TILE), pad);
@@ -110,6 +121,8 @@ void fire_chunk(const Problem<F>& p, const Tiles<F>& functions, Affine<F> affine
                 Scratch<F>& scratch) {
     tiles_of(p, chunk, [&](Index index) {
         const Tile<F> tile(p, c, index);
+        tile.template fetch_next<0>(p.x);
+        tile.template fetch_next<1>(spikes);
         F v[TILE];
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         F* out = tile.target(spikes, scratch.out);
@@ -167,6 +180,9 @@ void back_chunk(const Problem<F>& p, const Tiles<F>& functions, const Gradients<
     F plain[TILE] = {}, with_x[TILE] = {};
     tiles_of(p, chunk, [&](Index index) {
         const Tile<F> tile(p, c, index);
+        tile.template fetch_next<0>(p.x);
+        tile.template fetch_next<0>(g.spikes);
+        tile.template fetch_next<1>(g.x);
         F v[TILE], grad_v[TILE] = {};
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         const Index stride = tile.stride();

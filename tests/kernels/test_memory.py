@@ -1,0 +1,39 @@
+"""Freed memory stays with the process, so that the next tensor costs no page faults."""
+
+import ctypes
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from sage_snn.kernels import memory
+
+CODE = """
+import resource, sys, torch
+from sage_snn.kernels.memory import keep_freed_memory
+torch.set_num_threads(1)
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+def work():
+    for _ in range(20):
+        torch.empty(2**20).fill_(1.0)
+work()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+work()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
+def test_tensors_reuse_the_pages_of_freed_ones():
+    def faults(how):
+        done = subprocess.run([sys.executable, "-W", "ignore", "-c", CODE, how], capture_output=True, text=True)
+        return int(done.stdout)
+
+    assert faults("keep") < 100 < 20 * 2**22 // resource.getpagesize()
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    assert memory.keep_freed_memory() is False
