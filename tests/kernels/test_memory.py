@@ -1,7 +1,6 @@
 """Freed memory stays with the process, so that the next tensor costs no page faults."""
 
 import ctypes
-import resource
 import subprocess
 import sys
 
@@ -10,11 +9,10 @@ import pytest
 from sage_snn.kernels import memory
 
 CODE = """
-import resource, sys, torch
+import resource, torch
 from sage_snn.kernels.memory import keep_freed_memory
 torch.set_num_threads(1)
-if sys.argv[1] == "keep":
-    assert keep_freed_memory()
+assert keep_freed_memory()
 def work():
     for _ in range(20):
         torch.empty(2**20).fill_(1.0)
@@ -27,11 +25,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
 def test_tensors_reuse_the_pages_of_freed_ones():
-    def faults(how):
-        done = subprocess.run([sys.executable, "-W", "ignore", "-c", CODE, how], capture_output=True, text=True)
-        return int(done.stdout)
-
-    assert faults("keep") < 100 < 20 * 2**22 // resource.getpagesize()
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", CODE], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100  # of 20 tensors of 1024 pages each
 
 
 def test_another_c_library_is_left_alone(monkeypatch):

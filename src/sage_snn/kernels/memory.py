@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: the C library would give it back, and fetch it page by page, for every tensor."""
+"""Freed memory stays with the process, or the C library would fetch it anew, page by page, for every tensor."""
 
 import ctypes
 import sys
