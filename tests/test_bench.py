@@ -7,7 +7,7 @@ import torch
 
 from sage_snn.bench import bench, measures
 from sage_snn.bench.contestants import Size, Unit
-from sage_snn.bench.timing import alternate, without_kernels
+from sage_snn.bench.timing import Timing, alternate, without_kernels
 from sage_snn.kernels import native
 
 TINY = Size(16, 2, 2, depth=2, time_steps=2, image=16)
@@ -20,8 +20,12 @@ def test_contestants_take_turns_after_a_round_to_warm_up():
     calls.clear()
     alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repetitions=1, calls=2)
     assert calls == ["a", "a", "b", "b"] * 2
-    assert [t.repetitions for t in times.values()] == [3, 3]
+    assert [len(t.seconds) for t in times.values()] == [3, 3]
     assert all(0 < t.minimum <= t.median for t in times.values())
+
+
+def test_differences_are_taken_round_by_round():
+    assert Timing((3.0, 12.0, 5.0)).minus(Timing((1.0, 9.0, 4.0))) == 2.0
 
 
 def test_the_twin_runs_without_kernels_and_they_come_back():

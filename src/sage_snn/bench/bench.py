@@ -49,7 +49,7 @@ def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
     sizes = (SMALL,) if quick else (SMALL, MIDDLE, LARGE)
     yield "training step", measures.training(sizes, repetitions, compiled=compiled)
     yield "BatchNorm and LIF", measures.units(measures.UNITS, repetitions)
-    yield "SAGE overhead", measures.overhead(sizes, repetitions)
+    yield "SAGE overhead", measures.overhead(sizes, 2 * repetitions + 1)  # to see a hundredth of a step
     single = measures.Size(384, 12, 1)
     yield "inference", measures.inferring((single,) if quick else (LARGE, single), repetitions)
     if not quick:

@@ -66,11 +66,11 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
     Beside them what the studies record: entropy and Gini impurity at four temperatures.
     """
     for size in sizes:
-        plain, controlled = size.ours(), size.ours()
-        sage = SAGE(controlled, warmup_steps=0)
-        step = training_step(controlled, size, sage.step)
+        model = size.ours()
+        sage = SAGE(model, warmup_steps=0)
+        plain, step = training_step(model, size), training_step(model, size, sage.step)
         step()
-        taps, spikes = sage._taps, _spikes_of(sage, controlled, size)
+        taps, spikes = sage._taps, _spikes_of(sage, model, size)
 
         recorders = [Tap(tap.block, HeadStatistics(RECORDED), tap.sums.device, 2 * len(RECORDED)) for tap in taps]
         for recorder in recorders:
@@ -89,15 +89,22 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
                 tap.sums.fill_(1.0)
             sage.step()
 
-        parts = {"plain step": training_step(plain, size), "step with SAGE": step}
+        def without(sage: SAGE = sage, plain: Callable[[], None] = plain) -> None:
+            for tap in sage._taps:
+                tap.active = False
+            plain()
+            for tap in sage._taps:
+                tap.active = True
+
+        parts = {"plain step": without, "step with SAGE": step}
         alone = {"statistic": statistic, "controller": controller, "recording, four temperatures": recording}
         times = alternate(parts | alone, repetitions)
         whole = times["plain step"].minimum
         for name in alone:
             share = f"{100 * times[name].minimum / whole:.2f} % of the step"
             yield Row("SAGE overhead", str(size), name, times[name].minimum, times[name].median, "s", None, share)
-        extra = times["step with SAGE"].minimum - whole
-        share = f"{100 * extra / whole:+.2f} % of the step, by difference"
+        extra = times["step with SAGE"].minus(times["plain step"])
+        share = f"{100 * extra / whole:+.2f} % of the step, median difference"
         yield Row("SAGE overhead", str(size), "whole", extra, extra, "s", None, share)
         sage.remove()
 

@@ -12,11 +12,23 @@ from ..kernels import native
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one contestant over the repetitions."""
+    """Seconds of one contestant, round by round."""
 
-    minimum: float
-    median: float
-    repetitions: int
+    seconds: tuple[float, ...]
+
+    @property
+    def minimum(self) -> float:
+        """What it takes when nothing is in the way."""
+        return min(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """What it usually takes."""
+        return statistics.median(self.seconds)
+
+    def minus(self, other: "Timing") -> float:
+        """Median difference to another contestant in the same round."""
+        return statistics.median(a - b for a, b in zip(self.seconds, other.seconds, strict=True))
 
 
 def alternate(contestants: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1) -> dict[str, Timing]:
@@ -32,7 +44,7 @@ def alternate(contestants: Mapping[str, Callable[[], object]], repetitions: int,
                 run()
             if round_number:
                 seconds[name].append((time.perf_counter() - started) / calls)
-    return {name: Timing(min(s), statistics.median(s), len(s)) for name, s in seconds.items()}
+    return {name: Timing(tuple(s)) for name, s in seconds.items()}
 
 
 @contextmanager
