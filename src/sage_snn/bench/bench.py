@@ -110,6 +110,8 @@ def draw_growth(rows: list[Row], path: Path) -> None:
             axis.plot(range(len(sizes)), times, marker=mark, label=contestant)
         axis.set_xticks(range(len(sizes)), [_short(name, size) for size in sizes])
         axis.set(title=name, yscale="log", ylabel="ms per training step", xlabel=name.removeprefix("growth with "))
+        for set_formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            set_formatter(lambda value, _: f"{value:.0f}" if str(value)[0] in "1235" else "")
     axes[0].legend()
     figure.savefig(path, dpi=130)
     plt.close(figure)
