@@ -198,7 +198,7 @@ def study_report(name: StudyName, out: StudyOut = Path("runs"), settings: Settin
 @app.command()
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="the small network only, about two minutes")] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="SpikingJelly under torch.compile too; minutes")] = False,
+    compiled: Annotated[bool, typer.Option("--compile", help="both networks under torch.compile too; minutes")] = False,
     out: Annotated[Path | None, typer.Option(help="write the rows as JSON, and a picture beside it")] = None,
 ) -> None:
     """Training step, memory, overhead and inference against SpikingJelly, contestants taking turns."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..blocks import Tap
 from ..deploy import accelerate, fuse
@@ -35,7 +36,7 @@ class Row:
 
 
 def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = False) -> Iterator[Row]:
-    """A training step: SpikingJelly, its nodes accelerated, ours, ours without kernels."""
+    """A training step: SpikingJelly, its nodes accelerated, ours, ours without kernels; both compiled if asked for."""
     for size in sizes:
         ours, twin = size.ours(), training_step(size.ours(), size)
         contestants = {
@@ -44,8 +45,8 @@ def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = Fals
             "ours": training_step(ours, size),
             "ours, torch twin": _inside(without_kernels, twin),
         }
-        if compiled and (step := _compiled(size)) is not None:
-            contestants["SpikingJelly, torch.compile"] = step
+        if compiled:
+            contestants |= _compiled({"SpikingJelly": size.theirs(), "ours": size.ours()}, size)
         yield from _rows("training step", str(size), alternate(contestants, repetitions))
 
 
@@ -162,15 +163,18 @@ def _rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
         yield Row(measure, size, name, timing.minimum, timing.median, "s", peer / timing.minimum)
 
 
-def _compiled(size: Size) -> Callable[[], None] | None:
-    """SpikingJelly's step under torch.compile; None where that fails, which is said."""
-    step = training_step(torch.compile(size.theirs()), size)  # type: ignore[arg-type]
-    try:
-        step()
-    except Exception as error:  # whatever the compiler trips over is none of ours
-        print(f"torch.compile of SpikingJelly's {size} failed, so it does not take part: {type(error).__name__}")
-        return None
-    return step
+def _compiled(models: dict[str, nn.Module], size: Size) -> dict[str, Callable[[], None]]:
+    """Steps under torch.compile; a model with which that fails is left out, and named."""
+    steps: dict[str, Callable[[], None]] = {}
+    for name, model in models.items():
+        step = training_step(torch.compile(model), size)  # type: ignore[arg-type]
+        try:
+            step()
+        except Exception as error:  # whatever the compiler trips over
+            print(f"torch.compile fails with {name}, {size}, so it does not take part: {type(error).__name__}")
+        else:
+            steps[f"{name}, torch.compile"] = step
+    return steps
 
 
 def _inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[], None]:
