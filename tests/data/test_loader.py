@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from sage_snn.data import Augmentation, Batch, Data, DataError, Images, Loader, train_transform
+from sage_snn.data import loader as loader_module
 from sage_snn.data import test_transform as evaluation_transform
 
 OFFICIAL = Augmentation(
@@ -62,6 +63,17 @@ def test_workers_change_no_bit_and_never_keep_a_stale_epoch():
     assert not same(epochs[0], epochs[1])
     with pytest.raises(RuntimeError, match="took the workers over; make a second Loader"):
         next(leaving)
+
+
+def test_there_are_no_more_workers_than_cores(monkeypatch):
+    monkeypatch.setattr(loader_module, "usable_cores", lambda: 1)
+    assert augmented(task(), workers=8)._workers.num_workers == 1
+
+
+def test_cores_are_counted_where_the_system_tells_no_affinity(monkeypatch):
+    monkeypatch.delattr(loader_module.os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(loader_module.os, "cpu_count", lambda: 5)
+    assert loader_module.usable_cores() == 5
 
 
 def test_workers_leave_the_global_generators_alone():

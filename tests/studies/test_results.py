@@ -91,7 +91,7 @@ def test_runs_of_different_recipes_are_compared_only_if_asked(tmp_path):
     require_comparable(runs[:1])
 
 
-def broken(tmp_path, message, harm):
+def assert_refused(tmp_path, message, harm):
     folder = write_run(tmp_path / "run")
     harm(folder)
     with pytest.raises(ResultError, match=message) as told:
@@ -107,21 +107,23 @@ def test_missing_folders_are_named(tmp_path):
 
 
 def test_folders_that_are_not_runs_are_named(tmp_path):
-    broken(tmp_path, "has no recipe.yaml", lambda folder: (folder / "recipe.yaml").unlink())
+    assert_refused(tmp_path, "has no recipe.yaml", lambda folder: (folder / "recipe.yaml").unlink())
 
 
 def test_unfinished_runs_are_named(tmp_path):
-    broken(tmp_path, "is not finished: 2 of 2 epochs", lambda folder: (folder / "summary.json").unlink())
+    assert_refused(tmp_path, "is not finished: 2 of 2 epochs", lambda folder: (folder / "summary.json").unlink())
 
 
 @pytest.mark.parametrize("text", ["{", '{"last_top1": 1.0}'])
 def test_half_written_summaries_are_named(tmp_path, text):
-    broken(tmp_path, "half-written|another version", lambda folder: (folder / "summary.json").write_text(text))
+    assert_refused(tmp_path, "half-written|another version", lambda folder: (folder / "summary.json").write_text(text))
 
 
 def test_lost_epochs_are_named(tmp_path):
     line = json.dumps({"epoch": 0}) + "\n{"
-    broken(tmp_path, "2 epochs were trained, metrics.jsonl has 1", lambda f: (f / "metrics.jsonl").write_text(line))
+    assert_refused(
+        tmp_path, "2 epochs were trained, metrics.jsonl has 1", lambda f: (f / "metrics.jsonl").write_text(line)
+    )
 
 
 def test_runs_of_another_version_are_named_with_it(tmp_path):
@@ -129,12 +131,14 @@ def test_runs_of_another_version_are_named_with_it(tmp_path):
         text = (folder / "recipe.yaml").read_text().replace("batch_size:", "batch:")
         (folder / "recipe.yaml").write_text(text)
 
-    broken(tmp_path, r"another version of sage-snn \(0.0.9\)(.|\n)*batch: no such field", harm)
+    assert_refused(tmp_path, r"another version of sage-snn \(0.0.9\)(.|\n)*batch: no such field", harm)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"a: [", b"- 1"])
 def test_unreadable_recipes_are_named(tmp_path, content):
-    broken(tmp_path, "cannot be read|holds no recipe", lambda folder: (folder / "recipe.yaml").write_bytes(content))
+    assert_refused(
+        tmp_path, "cannot be read|holds no recipe", lambda folder: (folder / "recipe.yaml").write_bytes(content)
+    )
 
 
 def test_unreadable_signals_are_named(tmp_path):

@@ -14,6 +14,11 @@ from .randomness import borrowed, digest, reseed
 from .transform import Transform
 
 
+def usable_cores() -> int:
+    """Cores that this process may use, where the system tells; else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Batch(NamedTuple):
     """Images (B, C, H, W) float32, their labels (B,) and their places in the set (B,), both int64."""
 
@@ -143,7 +148,7 @@ class Loader:
             _Worker(self._maker),  # pyright: ignore[reportArgumentType]  # anything with __getitem__ will do
             batch_size=None,  # a request is a batch already
             sampler=self._plan,
-            num_workers=min(workers, len(os.sched_getaffinity(0))),  # more than cores only makes them wait
+            num_workers=min(workers, usable_cores()),  # more would only wait for each other
             persistent_workers=True,
             # Otherwise every epoch would draw from torch's global state, which no worker count may change.
             generator=torch.Generator(),

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..data.loader import usable_cores
 from ..training import InterruptedRunError
 from ..training.stopping import StopRequest, stopping_politely
 from .progress import StudyProgress, announcement
@@ -130,7 +131,7 @@ def _cluster(address: str | None, threads: int) -> Iterator[None]:
         _require_answer(address)
         ray.init(address=address, **quiet)
     elif mine:
-        cores = max(threads, len(os.sched_getaffinity(0)))
+        cores = max(threads, usable_cores())
         ray.init(num_cpus=cores, include_dashboard=False, object_store_memory=128 * 2**20, **quiet)
     try:
         largest = max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from ...training.recipe import flat
 from ..figures import Figure
 from ..results import RunResult
 from .document import Section, embedded, section
@@ -114,7 +115,7 @@ def _form(column: Any) -> str | None:
 
 def _facts(runs: Sequence[RunResult]) -> dict[str, list[Any]]:
     """Fact -> the value in each run."""
-    applied = [dict(_flat(run.applied)) for run in runs]
+    applied = [{name.replace(".", " "): value for name, value in flat(run.applied)} for run in runs]
     names = dict.fromkeys(name for facts in applied for name in facts if name != "in short")
     return {name: [facts.get(name) for facts in applied] for name in names}
 
@@ -138,14 +139,6 @@ def _written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "; ".join(str(part) for part in value) or "none"
     return "none" if value is None else str(value)
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    flat: list[tuple[str, Any]] = []
-    for key, value in facts.items():
-        nested = isinstance(value, Mapping)
-        flat += _flat(value, f"{prefix}{key} ") if nested else [(f"{prefix}{key}", value)]
-    return flat
 
 
 def _yaml(run: RunResult) -> str:
