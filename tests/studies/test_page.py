@@ -117,5 +117,5 @@ def test_sixty_runs_are_drawn_in_time_on_a_small_page(tmp_path):
     assert len(made) == 60
     started = time.process_time()  # of this process: other work on the machine must not fail it
     page = write_report(load_runs(made), tmp_path / "out", "Sixty runs")
-    assert time.process_time() - started < 20
+    assert time.process_time() - started < 40  # 13 s on an idle machine: benchmarks/report_time.py
     assert page.stat().st_size < 8_000_000

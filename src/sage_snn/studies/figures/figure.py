@@ -69,7 +69,7 @@ def save(figure: Figure, folder: Path) -> list[Path]:
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # names in scripts that the font lacks
         canvas = figure.matplotlib()
         # The two canvases rather than savefig, which draws everything once more to lay it out.
-        FigureCanvasAgg(canvas).print_png(paths[0])
+        FigureCanvasAgg(canvas).print_png(paths[0], pil_kwargs={"compress_level": 1})
         canvas.set_layout_engine("none")  # what was found for the PNG serves the PDF too
         FigureCanvasPdf(canvas).print_pdf(paths[1], metadata={"Title": figure.title, "CreationDate": None})
     figure.data.to_csv(paths[2], index=False)
