@@ -21,9 +21,18 @@ MEMBRANES = st.builds(
 )
 
 
-def problem(times, batch, channels, *length, dtype=torch.float64, seed=0, affine=True):
+both_layouts = pytest.mark.parametrize("last", [False, True], ids=["positions last", "channels last"])
+
+
+def channels_last(x):
+    """The same values, their channels last in memory."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+def problem(times, batch, channels, *length, dtype=torch.float64, seed=0, affine=True, last=False):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(times * batch, channels, *length, generator=generator, dtype=dtype) * 1.7 + 0.6
+    x = channels_last(x) if last else x
     weight, bias = (torch.rand(2, channels, generator=generator, dtype=dtype) + 0.5) if affine else (None, None)
     mean, var = torch.randn(channels, generator=generator, dtype=dtype), torch.rand(channels, dtype=dtype) + 0.5
     return {"x": x, "weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
@@ -45,29 +54,29 @@ def run(function, inputs, slope, membrane, times, training=True, shape="Sigmoid"
 @given(
     MEMBRANES,
     st.sampled_from([1, 2, 4, 12]),
-    st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(1, 150)),
+    st.tuples(st.integers(1, 4), st.integers(1, 5) | st.sampled_from([48, 64, 100, 128]), st.integers(1, 150)),
     st.sampled_from(["Sigmoid", "ATan"]),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
+    *[st.booleans()] * 4,
 )
-def test_kernel_equals_its_twin_in_float64(membrane, times, sizes, shape, training, affine, slope_per_step):
+def test_kernel_equals_its_twin_in_float64(membrane, times, sizes, shape, training, affine, slope_per_step, last):
     batch, channels, length = sizes
     if times * batch * length == 1:
         return
-    inputs = problem(times, batch, channels, length, affine=affine)
+    inputs = problem(times, batch, channels, length, affine=affine, last=last)
     slope = torch.linspace(2, 5, times, dtype=torch.float64) if slope_per_step else torch.tensor(3.3).double()
     ours, twin = (run(f, inputs, slope, membrane, times, training, shape) for f in (norm_lif, norm_lif_twin))
     assert torch.equal(ours[0], twin[0])
+    assert ours[0].stride() == inputs["x"].stride()
     for a, b in zip(ours[1:], twin[1:], strict=True):
         assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("length", [(64,), (7, 7), (32, 32), (1,), (130,)], ids=str)
 @pytest.mark.parametrize("training", [True, False])
-def test_float32_spikes_differ_only_at_the_threshold(length, training):
+@both_layouts
+def test_float32_spikes_differ_only_at_the_threshold(length, training, last):
     membrane, slope = Membrane(detach_reset=True), torch.tensor(4.0)
-    inputs = problem(4, 8, 24, *length, dtype=torch.float32)
+    inputs = problem(4, 8, 24, *length, dtype=torch.float32, last=last)
     ours = run(norm_lif, inputs, slope, membrane, 4, training)
     exact = run(norm_lif_twin, {k: t.double() for k, t in inputs.items()}, slope, membrane, 4, training)
     differ = (ours[0] != exact[0]).flatten()
@@ -80,7 +89,8 @@ def test_float32_spikes_differ_only_at_the_threshold(length, training):
 @pytest.mark.parametrize("membrane", [Membrane(), Membrane(1.5, 0.7, None, False, True)], ids=str)
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
-def test_module_equals_batch_norm_and_spikingjellys_node(kind, momentum, membrane):
+@both_layouts
+def test_module_equals_batch_norm_and_spikingjellys_node(kind, momentum, membrane, last):
     times, shape = 4, (12, 5, 21) if kind is nn.BatchNorm1d else (12, 5, 6, 7)
     norm = kind(5, momentum=momentum).double()
     nn.init.uniform_(norm.weight, 0.5, 1.5)
@@ -92,6 +102,7 @@ def test_module_equals_batch_norm_and_spikingjellys_node(kind, momentum, membran
         norm.train(mode)
         theirs.train(mode)
         x = torch.randn(shape, dtype=torch.float64)
+        x = channels_last(x) if last else x
         a, b = (x.clone().requires_grad_() for _ in range(2))
         ours = batch_norm_lif(norm, a, torch.tensor(2.7, dtype=torch.float64), membrane, times)
         node = neuron.LIFNode(**options, surrogate_function=surrogate.Sigmoid(2.7))
@@ -115,16 +126,19 @@ def test_a_norm_without_running_statistics_always_measures():
     assert torch.equal(spikes, norm_lif_twin(x, *[None] * 4, torch.tensor(4.0), Membrane(), 4, True, 0.1, 1e-5, "ATan"))
 
 
-@pytest.mark.parametrize("sizes", [(4, 2, 1, 5000), (4, 3, 5, 64), (4, 2, 7, 33), (2, 9, 12, 130)])
-def test_bits_do_not_depend_on_the_number_of_threads(sizes, with_threads):
-    inputs = problem(*sizes, dtype=torch.float32)
+@pytest.mark.parametrize("sizes", [(4, 2, 1, 5000), (4, 3, 5, 64), (4, 2, 7, 33), (2, 9, 12, 130), (2, 4, 192, 99)])
+@both_layouts
+def test_bits_do_not_depend_on_the_number_of_threads(sizes, last, with_threads):
+    inputs = problem(*sizes, dtype=torch.float32, last=last)
     found = with_threads(lambda: run(norm_lif, inputs, torch.tensor(4.0), Membrane(), sizes[0]))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-def test_statistics_are_accurate_far_from_zero():
+@both_layouts
+def test_statistics_are_accurate_far_from_zero(last):
     x = torch.randn(64, 2, 1000) + 1000
+    x = channels_last(x) if last else x
     mean, var = torch.zeros(2), torch.ones(2)
     norm_lif(x, None, None, mean, var, torch.tensor(4.0), Membrane(), 4, training=True, momentum=1.0)
     exact = x.double().transpose(0, 1).flatten(1)
@@ -135,7 +149,8 @@ def test_statistics_are_accurate_far_from_zero():
 def test_non_contiguous_input_is_read_as_it_is():
     inputs = problem(4, 2, 6, 4, 5)
     expected = run(norm_lif, inputs, torch.tensor(4.0), Membrane(), 4)
-    inputs["x"] = inputs["x"].contiguous(memory_format=torch.channels_last)
+    inputs["x"] = inputs["x"].transpose(2, 3).contiguous().transpose(2, 3)
+    assert not inputs["x"].is_contiguous()
     found = run(norm_lif, inputs, torch.tensor(4.0), Membrane(), 4)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -149,8 +164,9 @@ def test_empty_batch_and_single_value_are_treated_as_by_batch_norm():
 
 
 @pytest.mark.parametrize("factor", [1e-40, 1e-30, 1e15])
-def test_tiny_and_huge_inputs_stay_finite(factor):
-    inputs = problem(4, 2, 3, 70, dtype=torch.float32)
+@both_layouts
+def test_tiny_and_huge_inputs_stay_finite(factor, last):
+    inputs = problem(4, 2, 3, 70, dtype=torch.float32, last=last)
     inputs["x"] *= factor
     for training in (True, False):
         spikes, *rest = run(norm_lif, inputs, torch.tensor(4.0), Membrane(detach_reset=True), 4, training)
@@ -158,8 +174,9 @@ def test_tiny_and_huge_inputs_stay_finite(factor):
         assert all(t.isfinite().all() for t in rest)
 
 
-def test_nan_stays_in_its_channel():
-    inputs = problem(4, 2, 3, 70, dtype=torch.float32)
+@both_layouts
+def test_nan_stays_in_its_channel(last):
+    inputs = problem(4, 2, 3, 70, dtype=torch.float32, last=last)
     inputs["x"][5, 1, 7] = math.nan
     _, mean, var, grad_x, grad_weight, *_ = run(norm_lif, inputs, torch.tensor(4.0), Membrane(), 4)
     assert mean.isnan().tolist() == var.isnan().tolist() == [False, True, False]
@@ -168,8 +185,9 @@ def test_nan_stays_in_its_channel():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(dtype):
-    x = problem(4, 2, 3, 70, dtype=torch.float32)["x"].to(dtype).requires_grad_()
+@both_layouts
+def test_half_precision_is_computed_in_float32(dtype, last):
+    x = problem(4, 2, 3, 70, dtype=torch.float32, last=last)["x"].to(dtype).requires_grad_()
     same = x.detach().float().requires_grad_()
     weight = torch.ones(3, requires_grad=True)
     spikes, exact = (
@@ -217,9 +235,11 @@ def test_other_shapes_and_no_kernels_run_the_twin(off):
 
 
 @pytest.mark.slow
-def test_compiled_graph_is_one_and_gives_the_gradients_of_eager():
+@both_layouts
+def test_compiled_graph_is_one_and_gives_the_gradients_of_eager(last):
     torch.compiler.reset()
     norm, x, slope = nn.BatchNorm1d(3), torch.randn(8, 3, 20), torch.tensor(4.0, dtype=torch.float64)
+    x = channels_last(x) if last else x
     found = []
     for wrap in (lambda f: f, lambda f: torch.compile(f, backend="aot_eager", fullgraph=True)):
         module, a = copy.deepcopy(norm), x.clone().requires_grad_()

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from . import native
-from .calls import ONES, SUFFIX, function
+from .calls import ONES, SUFFIX, function, inverse, memory_order
 
 _WORD = 64
 _WORTH_PACKING = 4096  # values; below, the call costs more than the memory is worth
@@ -54,16 +54,21 @@ def spikes_as_bits(x: Tensor) -> AbstractContextManager[object]:
     return torch.autograd.graph.saved_tensors_hooks(_packed, _unpacked)
 
 
-_Packed = tuple[Tensor, tuple[int, ...], torch.dtype]
+_Packed = tuple[Tensor, tuple[int, ...], torch.dtype, list[int]]
 
 
 def _packed(tensor: Tensor) -> Tensor | _Packed:
     is_parameter = tensor.is_leaf and tensor.requires_grad
     if is_parameter or tensor.dtype not in SUFFIX or tensor.numel() < _WORTH_PACKING:
         return tensor
-    bits = pack_bits(tensor)
-    return tensor if bits is None else (bits, tuple(tensor.shape), tensor.dtype)
+    order = memory_order(tensor)  # nothing has to be copied to be packed, and what comes back lies as it did
+    as_it_lies = tensor.permute(order)
+    bits = pack_bits(as_it_lies)
+    return tensor if bits is None else (bits, tuple(as_it_lies.shape), tensor.dtype, inverse(order))
 
 
 def _unpacked(kept: Tensor | _Packed) -> Tensor:
-    return kept if isinstance(kept, Tensor) else unpack_bits(*kept)
+    if isinstance(kept, Tensor):
+        return kept
+    bits, shape, dtype, order = kept
+    return unpack_bits(bits, shape, dtype).permute(order)

@@ -31,8 +31,8 @@ ONES = {
 _ARGUMENTS: dict[str, list[Any]] = {
     "sage_lif": [POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, *MEMBRANE, INT],
     "sage_lif_backward": [POINTER, POINTER, LONG, *[POINTER] * 6, LONG, LONG, *MEMBRANE, INT, INT, INT],
-    "sage_norm_lif": [*[POINTER] * 6, *[LONG] * 4, DOUBLE, INT, *MEMBRANE, INT],
-    "sage_norm_lif_backward": [*[POINTER] * 11, *[LONG] * 4, DOUBLE, INT, *MEMBRANE, INT, INT, INT],
+    "sage_norm_lif": [*[POINTER] * 6, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT],
+    "sage_norm_lif_backward": [*[POINTER] * 11, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT, INT, INT],
     "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
@@ -58,6 +58,17 @@ def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
 def pointer(tensor: Tensor | None) -> int | None:
     """Address of the first value; None for no tensor."""
     return None if tensor is None else tensor.data_ptr()
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """Axes from the slowest to the fastest in memory: permuted so, a tensor without gaps is contiguous."""
+    strides = tensor.stride()
+    return sorted(range(tensor.ndim), key=lambda axis: -strides[axis])
+
+
+def inverse(order: list[int]) -> list[int]:
+    """The permutation that undoes this one."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:

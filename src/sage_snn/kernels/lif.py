@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .calls import SHAPES, SUFFIX, function, pointer, register, runs_natively
+from .calls import SHAPES, SUFFIX, function, inverse, memory_order, pointer, register, runs_natively
 from .derivatives import DERIVATIVES, slope_derivative
 
 
@@ -167,21 +167,42 @@ MEMBRANE = "float tau, float threshold, float? reset, bool decay_input"
 BACKWARD = f"{MEMBRANE}, bool detach_reset, str shape, bool wants_slope"
 
 
-def _start(v: Tensor) -> tuple[Tensor, int]:
-    """The membrane to start from, and the distance of its values: 0 if all are one."""
-    return (v, 0) if not any(v.stride()) else (v.contiguous(), 1)
+@dataclass(frozen=True)
+class _Layout:
+    """The order in memory of the axes of a membrane (...); neurons do not meet, so any will do, the same for all."""
+
+    order: list[int]
+
+    @classmethod
+    def of(cls, currents: Tensor) -> "_Layout":
+        return cls([axis - 1 for axis in memory_order(currents) if axis])
+
+    def flat(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Currents (T, ...) or a membrane (...), contiguous in this order."""
+        steps = tensor.ndim - len(self.order)
+        return tensor.detach().to(dtype).permute(*range(steps), *(axis + steps for axis in self.order)).contiguous()
+
+    def back(self, tensor: Tensor) -> Tensor:
+        """The axes of what was made flat in their own order."""
+        steps = tensor.ndim - len(self.order)
+        return tensor.permute(*range(steps), *(axis + steps for axis in inverse(self.order)))
+
+    def start(self, v: Tensor) -> tuple[Tensor, int]:
+        """The membrane to start from, and the distance of its values: 0 if all are one."""
+        return (v, 0) if not any(v.stride()) else (self.flat(v, v.dtype), 1)
 
 
 def _lif(
     currents: Tensor, v: Tensor, tau: float, threshold: float, reset: float | None, decay_input: bool
 ) -> tuple[Tensor, Tensor]:
-    x, (start, step) = currents.to(v.dtype).contiguous(), _start(v)
-    spikes, last = torch.empty_like(x), x.new_empty(v.shape)
+    layout = _Layout.of(currents)
+    x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
+    spikes, last = torch.empty_like(x), x.new_empty(x.shape[1:])
     function("sage_lif", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, spikes.data_ptr(), last.data_ptr(), len(x), v.numel()),
         *(tau, threshold, reset or 0.0, reset is not None, decay_input, torch.get_num_threads()),
     )
-    return spikes.to(currents.dtype), last
+    return layout.back(spikes.to(currents.dtype)), layout.back(last)
 
 
 def _lif_backward(
@@ -198,10 +219,11 @@ def _lif_backward(
     shape: str,
     wants_slope: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    x, (start, step) = currents.to(v.dtype).contiguous(), _start(v)
-    of_spikes, of_last = (None if g is None else g.to(v.dtype).contiguous() for g in (grad_spikes, grad_last))
+    layout = _Layout.of(currents)
+    x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
+    of_spikes, of_last = (None if g is None else layout.flat(g, v.dtype) for g in (grad_spikes, grad_last))
     slopes = slope_values(slope, len(x))
-    grad_x, grad_v = torch.empty_like(x), x.new_empty(v.shape)
+    grad_x, grad_v = torch.empty_like(x), x.new_empty(x.shape[1:])
     grad_slope = torch.empty_like(slopes) if wants_slope else None
     function("sage_lif_backward", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, pointer(of_spikes), pointer(of_last), slopes.data_ptr()),
@@ -209,7 +231,7 @@ def _lif_backward(
         *(tau, threshold, reset or 0.0, reset is not None, decay_input, detach_reset),
         *(SHAPES[shape], torch.get_num_threads()),
     )
-    return grad_x.to(currents.dtype), grad_v, slope_gradient(grad_slope, slope)
+    return layout.back(grad_x.to(currents.dtype)), layout.back(grad_v), slope_gradient(grad_slope, slope)
 
 
 def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:
@@ -220,14 +242,21 @@ def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:
 
 
 def _fake_lif(currents: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return currents.new_empty(currents.shape), v.new_empty(v.shape)
+    return _fake_pair(currents, v)
+
+
+def _fake_pair(currents: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Tensors like the currents and the membrane, laid out as the kernel does."""
+    layout = _Layout.of(currents)
+    flat = torch.empty_like(layout.flat(currents, currents.dtype))
+    return layout.back(flat), layout.back(flat.new_empty(flat.shape[1:], dtype=v.dtype))
 
 
 def _fake_lif_backward(
     grad_spikes: Tensor | None, grad_last: Tensor | None, currents: Tensor, v: Tensor, slope: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad_slope = slope.new_empty(slope.shape if options[-1] else 0)
-    return currents.new_empty(currents.shape), v.new_empty(v.shape), grad_slope
+    return *_fake_pair(currents, v), grad_slope
 
 
 register(f"lif(Tensor currents, Tensor v, {MEMBRANE}) -> (Tensor, Tensor)", _lif, _fake_lif)

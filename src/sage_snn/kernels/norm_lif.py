@@ -1,7 +1,8 @@
 """Batch normalisation and leaky integrate-and-fire in one, from rest: a C++ kernel and its twin in plain torch.
 
-x: (T*B, C, ...) with T time steps, B batch, C channels. Between forward and backward only x and two numbers per channel
-are kept. The slope is a tensor: () for all steps, (T,) one per step; backward reads it as it is *then* (see `lif.LIF`).
+x: (T*B, C, ...) with T time steps, B batch, C channels, which may lie last in memory. Between forward and backward only
+x and two numbers per channel are kept. The slope is a tensor: () for all steps, (T,) one per step; backward reads it as
+it is *then* (see `lif.LIF`).
 """
 
 from typing import Any
@@ -159,11 +160,22 @@ def _ready(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if tensor is None else tensor.detach().to(dtype).contiguous()
 
 
-def _sizes(x: Tensor, times: int) -> tuple[int, int, int, int]:
-    """T, B, C and positions; x is not empty."""
+def _sizes(x: Tensor, times: int) -> tuple[int, int, int, int, bool]:
+    """T, B, C, positions, and whether channels lie last in memory; x is not empty."""
     if x.shape[0] % times:
         raise ValueError(f"{x.shape[0]} images do not divide into {times} time steps; x must be (T*B, C, ...)")
-    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1])
+    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1]), _is_last(x)
+
+
+def _is_last(x: Tensor) -> bool:
+    """Whether the channels of (T*B, C, ...) lie last in memory."""
+    return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
+
+
+def _values(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
+    """The values in this precision, their channels last in memory or not."""
+    values = tensor.detach().to(dtype)
+    return values.movedim(1, -1).contiguous().movedim(-1, 1) if last else values.contiguous()
 
 
 def _norm_lif(
@@ -180,7 +192,7 @@ def _norm_lif(
     decay_input: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype, channels = _precision(x), x.shape[1]
-    values, gain, offset = x.to(dtype).contiguous(), _ready(weight, dtype), _ready(bias, dtype)
+    values, gain, offset = _values(x, dtype, _is_last(x)), _ready(weight, dtype), _ready(bias, dtype)
     # New tensors also when given: backward needs them as they are now.
     used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
     spikes = torch.empty_like(values)
@@ -211,9 +223,9 @@ def _norm_lif_backward(
     shape: str,
     wants_slope: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dtype, channels = _precision(x), x.shape[1]
-    values, gain, offset = x.to(dtype).contiguous(), _ready(weight, dtype), _ready(bias, dtype)
-    of_spikes, slopes = grad_spikes.to(dtype).contiguous(), slope_values(slope, times)
+    dtype, channels, last = _precision(x), x.shape[1], _is_last(x)
+    values, gain, offset = _values(x, dtype, last), _ready(weight, dtype), _ready(bias, dtype)
+    of_spikes, slopes = _values(grad_spikes, dtype, last), slope_values(slope, times)
     grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
     grad_slope = torch.empty_like(slopes) if wants_slope else None
     function("sage_norm_lif_backward", dtype)(
@@ -227,14 +239,18 @@ def _norm_lif_backward(
 
 def _fake_norm_lif(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
     dtype = _precision(x)
-    return x.new_empty(x.shape), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype)
+    return _like(x), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype)
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(_values(x, x.dtype, _is_last(x)))
 
 
 def _fake_norm_lif_backward(
     grad_spikes: Tensor, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, slope: Tensor, *options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     grad_slope = slope.new_empty(slope.shape if options[-1] else 0)
-    return x.new_empty(x.shape), torch.empty_like(mean), torch.empty_like(mean), grad_slope
+    return _like(x), torch.empty_like(mean), torch.empty_like(mean), grad_slope
 
 
 register(

@@ -1,6 +1,8 @@
 """The official Spikformer (Zhou et al., ICLR 2023), CIFAR and ImageNet forms, starting every forward pass from rest.
 
-T time steps, B batch, C channels, H heads, N tokens, K head width. Between blocks: tokens last, (T, B, C, N).
+T time steps, B batch, C channels, H heads, N tokens, K head width. Between blocks: (T, B, C, N). With the kernels
+channels lie last in memory all the way (as in torch.channels_last), which convolutions like best and makes of every
+token-wise map one matrix product; without them memory is in the order of the axes.
 """
 
 import itertools
@@ -9,8 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from spikingjelly.activation_based import functional, neuron
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..kernels.bits import spikes_as_bits
 from ..neurons import LIFNode
@@ -33,13 +37,14 @@ class NormLIF(nn.Module):
 
     def forward_static(self, x: Tensor, times: int) -> Tensor:
         """The same for an input (B, C, ...) that does not change over time: its synapses work once."""
-        return self.fire(self.synapse(x).expand(times, *(-1,) * x.ndim).flatten(0, 1), times)
+        return self.fire(torch.cat([self.synapse(x)] * times), times)
 
     def fire(self, currents: Tensor, times: int) -> Tensor:
         """Spikes (T, B, C', ...) of the synapses' output (T*B, C', ...)."""
         if self.why_not_fused(currents) is None:
             return self.lif(currents.unflatten(0, (times, -1)), norm=self.norm)
-        return self.lif(self.norm(currents).unflatten(0, (times, -1)))
+        # In the order of the axes: torch's own normalisation loses digits where channels lie last.
+        return self.lif(self.norm(currents.contiguous()).unflatten(0, (times, -1)))
 
     def why_not_fused(self, x: Tensor | None = None) -> str | None:
         """None if normalisation and neuron run in one kernel, else the reason."""
@@ -52,9 +57,18 @@ def _conv(inputs: int, outputs: int, lif: Neuron) -> NormLIF:
     return NormLIF(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), lif())
 
 
+class TokenMap(nn.Conv1d):
+    """A linear map of every token: a convolution of width 1, computed as one matrix product where channels lie last."""
+
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """(T*B, C, N) -> (T*B, C', N), in the memory order of x."""
+        if x.is_contiguous():
+            return super().forward(x)
+        return F.linear(x.transpose(1, 2), self.weight.squeeze(-1), self.bias).transpose(1, 2)
+
+
 def _dense(inputs: int, outputs: int, lif: Neuron, *, bias: bool = True) -> NormLIF:
-    """A linear map of every token: a convolution of width 1, because tokens come last."""
-    return NormLIF(nn.Conv1d(inputs, outputs, 1, bias=bias), nn.BatchNorm1d(outputs), lif())
+    return NormLIF(TokenMap(inputs, outputs, 1, bias=bias), nn.BatchNorm1d(outputs), lif())
 
 
 class Stem(nn.Module):
@@ -71,6 +85,8 @@ class Stem(nn.Module):
     def forward(self, x: Tensor, times: int | None = None) -> Tensor:
         """Events (T, B, C, height, width), or images (B, C, height, width) for `times` steps -> tokens (T, B, C, N)."""
         stages: list[Any] = list(self.stages)
+        if x.device.type == "cpu":
+            x = x.movedim(-3, -1).contiguous().movedim(-1, -3)  # from here on every layer keeps channels last in memory
         for index, stage in enumerate(stages):
             x = stage(x) if index or times is None else stage.forward_static(x, times)
             if index >= len(self.stages) - self.pooled_stages:
@@ -93,10 +109,17 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(T, B, C, N) -> (T, B, C, N)."""
         q, k, v = (part(x).unflatten(2, (self.heads, -1)) for part in (self.query, self.key, self.value))
-        # Spikes make every product a count, exact in either order: take the cheaper one.
-        tokens, width = q.shape[-1], q.shape[-2]
-        mixed = (v @ k.transpose(-1, -2)) @ q if width <= tokens else v @ (k.transpose(-1, -2) @ q)
-        return self.projection(self.lif((mixed * self.scale).flatten(2, 3)))
+        if x.is_contiguous():
+            mixed = _product(v, k.transpose(-1, -2), q).mul(self.scale).flatten(2, 3)
+        else:  # all of it transposed: (T, B, H, N, K), so that the width of a head lies together
+            q, k, v = (part.transpose(-1, -2).contiguous() for part in (q, k, v))
+            mixed = _product(q, k.transpose(-1, -2), v).mul(self.scale).transpose(2, 3).flatten(3).transpose(2, 3)
+        return self.projection(self.lif(mixed))
+
+
+def _product(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """a b c in the cheaper order: spikes make every entry a count, exact in either."""
+    return (a @ b) @ c if a.shape[-2] <= a.shape[-1] else a @ (b @ c)
 
 
 class MLP(nn.Module):
@@ -167,7 +190,8 @@ class Spikformer(nn.Module):
             x = self.stem(x, self.time_steps if x.ndim == 4 else None)
             for block in self.blocks:
                 x = block(x)
-        return x.mean(-1)
+        # Over an axis that is not the last in memory, so that the gradient lies like x.
+        return x.mean(-1) if x.is_contiguous() else x.transpose(2, 3).mean(2)
 
     def _rest(self) -> None:
         """Nodes that carry state over (SpikingJelly's own) start from rest too."""

@@ -37,7 +37,14 @@ struct Membrane {
 template <class F>
 struct Affine {
     F shift, gain, offset;
-    F operator()(F x) const { return (x - shift) * gain + offset; }
+    F operator()(int, F x) const { return (x - shift) * gain + offset; }
+};
+
+// The same with numbers of its own for every lane of a tile.
+template <class F>
+struct LaneAffine {
+    const F *shift, *gain, *offset;
+    F operator()(int j, F x) const { return (x - shift[j]) * gain[j] + offset[j]; }
 };
 
 // a * b + c; with one rounding where the processor has it. Only where forward and backward need not agree to the bit.

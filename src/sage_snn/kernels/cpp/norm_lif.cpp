@@ -1,265 +1,7 @@
-// Batch normalisation and leaky integrate-and-fire in one: x (T*B, C, L) -> spikes (T*B, C, L), every call from rest.
-//
-// A channel is read from memory once: its statistics, its normalisation and its membranes follow while it is in the
-// cache. Backward keeps x and two numbers per channel, and recomputes the rest. With fewer channels than keep all
-// threads busy the same pieces are spread over threads one phase after the other; the bits are the same.
-#include "moments.h"
-#include "tile.h"
-
-namespace sage {
-namespace {
-
-constexpr Index CHUNK = 16;  // tiles to a piece of work
-constexpr Index LINE = 64;  // bytes of a cache line
-constexpr Index FORESEEN = 512;  // values of a row from which on the processor sees by itself what comes next
-
-template <class F>
-struct Scratch {  // of one thread, grown when a tile is cut off and needs buffers
-    std::vector<F> charged, in, grad, out;
-};
-
-// body(i, scratch) for i < count; which thread runs which i must not matter.
-template <class F, class Body>
-void spread(int threads, Index count, Body&& body) {
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        Scratch<F> scratch;
-#pragma omp for schedule(static)
-        for (Index i = 0; i < count; ++i) body(i, scratch);
-    }
-}
-
-template <class F>
-struct Problem {
-    const F *x, *weight, *bias;
-    Index steps, batch, channels, length;
-    double eps;
-    Membrane<F> membrane;
-    int threads;
-
-    Index planes() const { return steps * batch; }
-    Index plane_stride() const { return channels * length; }
-    Index positions() const { return batch * length; }
-    Index chunks() const { return (positions() + CHUNK * TILE - 1) / (CHUNK * TILE); }
-    bool by_channel() const { return channels >= 4 * threads || channels % threads == 0; }
-    double deviation(const F* var, Index c) const { return 1 / std::sqrt(double(var[c]) + eps); }
-    Affine<F> affine(const F* mean, const F* var, Index c) const {
-        const double gain = (weight ? double(weight[c]) : 1.0) * deviation(var, c);
-        return {mean[c], F(gain), bias ? bias[c] : F(0)};
-    }
-};
-
-// A tile of one channel: positions count through the images, so that it may begin in one and end in the next.
-template <class F>
-struct Tile {
-    const Problem<F>& p;
-    Index channel, first, count, image, place;
-    bool whole;  // its rows lie together in memory
-
-    Tile(const Problem<F>& problem, Index channel_, Index tile)
-        : p(problem), channel(channel_), first(tile * TILE), count(std::min<Index>(TILE, p.positions() - first)),
-          image(first / p.length), place(first % p.length), whole(count == TILE && place + TILE <= p.length) {}
-
-    Index offset() const { return (image * p.channels + channel) * p.length + place; }
-    Index step_stride() const { return p.batch * p.plane_stride(); }
-    Index stride() const { return whole ? step_stride() : TILE; }
-
-    // visit(offset in memory of step 0, place in the tile, values) for every run of values that lie together.
-    template <class Visit>
-    void runs(Visit&& visit) const {
-        Index at = 0, b = image, l = place;
-        while (at < count) {
-            const Index n = std::min(count - at, p.length - l);
-            visit((b * p.channels + channel) * p.length + l, at, n);
-            at += n, ++b, l = 0;
-        }
-    }
-
-    // Rows of few values lie far apart, which the processor does not foresee: ask for those of the next channel now.
-    template <int Write>
-    void fetch_next(const F* from) const {
-        if (!whole || p.length > FORESEEN || channel + 1 == p.channels) return;
-        for (Index t = 0; t < p.steps; ++t)
-            for (Index j = 0; j < TILE; j += LINE / Index(sizeof(F)))
-                __builtin_prefetch(from + offset() + p.length + t * step_stride() + j, Write, 2);
-    }
-
-    const F* gather(const F* from, F pad, std::vector<F>& buffer) const {
-        if (whole) return from + offset();
-        buffer.assign(size_t(p.steps * TILE), pad);
-        runs([&](Index source, Index at, Index n) {
-            for (Index t = 0; t < p.steps; ++t)
-                std::memcpy(&buffer[size_t(t * TILE + at)], from + source + t * step_stride(), size_t(n) * sizeof(F));
-        });
-        return buffer.data();
-    }
-
-    F* target(F* to, std::vector<F>& buffer) const {
-        if (whole) return to + offset();
-        buffer.resize(size_t(p.steps * TILE));
-        return buffer.data();
-    }
-
-    void scatter(F* to, const F* rows) const {
-        if (whole) return;
-        runs([&](Index source, Index at, Index n) {
-            for (Index t = 0; t < p.steps; ++t)
-                std::memcpy(to + source + t * step_stride(), rows + t * TILE + at, size_t(n) * sizeof(F));
-        });
-    }
-};
-
-// visit(tile index) for the tiles of a chunk.
-template <class F, class Visit>
-void tiles_of(const Problem<F>& p, Index chunk, Visit&& visit) {
-    const Index tiles = (p.positions() + TILE - 1) / TILE;
-    for (Index tile = chunk * CHUNK; tile < std::min(tiles, (chunk + 1) * CHUNK); ++tile) visit(tile);
-}
-
-template <class F>
-void fire_chunk(const Problem<F>& p, const Tiles<F>& functions, Affine<F> affine, Index c, Index chunk, F* spikes,
-                Scratch<F>& scratch) {
-    tiles_of(p, chunk, [&](Index index) {
-        const Tile<F> tile(p, c, index);
-        tile.template fetch_next<0>(p.x);
-        tile.template fetch_next<1>(spikes);
-        F v[TILE];
-        for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
-        F* out = tile.target(spikes, scratch.out);
-        functions.fire(p.membrane, affine, tile.gather(p.x, affine.shift, scratch.in), tile.stride(), p.steps, v, out,
-                       tile.stride());
-        tile.scatter(spikes, out);
-    });
-}
-
-template <class F>
-void forward(const Problem<F>& p, bool measures, F* mean, F* var, F* spikes) {
-    const Tiles<F> functions(p.membrane, SIGMOID);
-    const Pieces pieces(p.planes(), p.length);
-    const Index parts = measures ? pieces.count() : 0;
-    std::vector<Moments> found(size_t(p.channels * parts));
-    const auto measure = [&](Index c, Index i) {
-        found[size_t(c * parts + i)] = moments(p.x + c * p.length, p.plane_stride(), pieces, i);
-    };
-    const auto combine = [&](Index c) {
-        Moments all;
-        for (Index i = 0; i < parts; ++i) all.add(found[size_t(c * parts + i)]);
-        mean[c] = F(all.mean), var[c] = F(all.squares / all.count);
-    };
-    const auto fire = [&](Index c, Index i, Scratch<F>& scratch) {
-        fire_chunk(p, functions, p.affine(mean, var, c), c, i, spikes, scratch);
-    };
-    if (p.by_channel()) {
-        spread<F>(p.threads, p.channels, [&](Index c, Scratch<F>& scratch) {
-            for (Index i = 0; i < parts; ++i) measure(c, i);
-            if (measures) combine(c);
-            for (Index i = 0; i < p.chunks(); ++i) fire(c, i, scratch);
-        });
-        return;
-    }
-    spread<F>(p.threads, p.channels * parts, [&](Index i, Scratch<F>&) { measure(i / parts, i % parts); });
-    for (Index c = 0; measures && c < p.channels; ++c) combine(c);
-    spread<F>(p.threads, p.channels * p.chunks(),
-              [&](Index i, Scratch<F>& scratch) { fire(i / p.chunks(), i % p.chunks(), scratch); });
-}
-
-template <class F>
-struct Gradients {
-    const F *mean, *var, *spikes;
-    const double* slopes;  // one per step
-    F *x, *weight, *bias;
-    double* slope_sums;  // (T), or null
-};
-
-// Gradient of the normalised values of a chunk, left in g.x; sums[0] and sums[1] get its sum and its sum with x - mean.
-template <class F>
-void back_chunk(const Problem<F>& p, const Tiles<F>& functions, const Gradients<F>& g, Index c, Index chunk,
-                double* sums, double* slope_sums, Scratch<F>& scratch) {
-    const Affine<F> affine = p.affine(g.mean, g.var, c);
-    scratch.charged.resize(size_t(p.steps * TILE));
-    F plain[TILE] = {}, with_x[TILE] = {};
-    tiles_of(p, chunk, [&](Index index) {
-        const Tile<F> tile(p, c, index);
-        tile.template fetch_next<0>(p.x);
-        tile.template fetch_next<0>(g.spikes);
-        tile.template fetch_next<1>(g.x);
-        F v[TILE], grad_v[TILE] = {};
-        for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
-        const Index stride = tile.stride();
-        const F* x = tile.gather(p.x, affine.shift, scratch.in);
-        const F* grad = tile.gather(g.spikes, F(0), scratch.grad);
-        F* out = tile.target(g.x, scratch.out);
-        functions.charge(p.membrane, affine, x, stride, p.steps, v, scratch.charged.data());
-        functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
-                       slope_sums);
-        for (Index t = 0; t < p.steps; ++t)
-            for (int j = 0; j < TILE; ++j) {
-                plain[j] += out[t * stride + j];
-                with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift);
-            }
-        tile.scatter(g.x, out);
-    });
-    sums[0] = sum(plain), sums[1] = sum(with_x);
-}
-
-// From the gradient of the normalised values to that of x, in place, for the planes [first, last) of a channel.
-template <class F>
-void back_norm(const Problem<F>& p, const Gradients<F>& g, Index c, Index first, Index last, const double* totals,
-               bool measured) {
-    const Affine<F> affine = p.affine(g.mean, g.var, c);
-    const double deviation = p.deviation(g.var, c), count = double(p.planes() * p.length);
-    const F level = measured ? F(totals[0] / count) : F(0);
-    const F tilt = measured ? F(totals[1] * deviation * deviation / count) : F(0);
-    for (Index n = first; n < last; ++n) {
-        const Index at = n * p.plane_stride() + c * p.length;
-        const F* __restrict x = p.x + at;
-        F* __restrict grad = g.x + at;
-        if (measured)
-            for (Index l = 0; l < p.length; ++l) grad[l] = (grad[l] - level - (x[l] - affine.shift) * tilt) * affine.gain;
-        else
-            for (Index l = 0; l < p.length; ++l) grad[l] *= affine.gain;
-    }
-}
-
-template <class F>
-void backward(const Problem<F>& p, const Gradients<F>& g, int shape, bool measured) {
-    const Tiles<F> functions(p.membrane, shape);
-    const Index chunks = p.chunks();
-    std::vector<double> sums(size_t(p.channels * chunks * 2)), totals(size_t(p.channels * 2));
-    std::vector<double> slope_sums(g.slope_sums ? size_t(p.channels * chunks * p.steps) : 0);
-    const auto back = [&](Index c, Index i, Scratch<F>& scratch) {
-        const Index piece = c * chunks + i;
-        back_chunk(p, functions, g, c, i, &sums[size_t(piece * 2)],
-                   g.slope_sums ? &slope_sums[size_t(piece * p.steps)] : nullptr, scratch);
-    };
-    const auto combine = [&](Index c) {
-        double* total = &totals[size_t(c * 2)];
-        for (Index i = 0; i < chunks; ++i)
-            for (int k = 0; k < 2; ++k) total[k] += sums[size_t((c * chunks + i) * 2 + k)];
-        g.bias[c] = F(total[0]), g.weight[c] = F(total[1] * p.deviation(g.var, c));
-    };
-    const auto finish = [&](Index c, Index first, Index last) {
-        back_norm(p, g, c, first, last, &totals[size_t(c * 2)], measured);
-    };
-    if (p.by_channel()) {
-        spread<F>(p.threads, p.channels, [&](Index c, Scratch<F>& scratch) {
-            for (Index i = 0; i < chunks; ++i) back(c, i, scratch);
-            combine(c);
-            finish(c, 0, p.planes());
-        });
-    } else {
-        spread<F>(p.threads, p.channels * chunks,
-                  [&](Index i, Scratch<F>& scratch) { back(i / chunks, i % chunks, scratch); });
-        for (Index c = 0; c < p.channels; ++c) combine(c);
-        spread<F>(p.threads, p.channels * p.planes(), [&](Index i, Scratch<F>&) {
-            finish(i / p.planes(), i % p.planes(), i % p.planes() + 1);
-        });
-    }
-    if (g.slope_sums) add_up(slope_sums, p.steps, g.slope_sums);
-}
-
-}  // namespace
-}  // namespace sage
+// Batch normalisation and leaky integrate-and-fire in one, (T*B, C, L) -> spikes, every call from rest. Backward keeps x
+// and two numbers per channel, and recomputes the rest. `last`: channels lie last in memory, x is (T*B, L, C) there.
+#include "norm_planes.h"
+#include "norm_rows.h"
 
 #define SAGE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -268,21 +10,32 @@ void backward(const Problem<F>& p, const Gradients<F>& g, int shape, bool measur
 #define SAGE_NORM_LIF(F, SUFFIX)                                                                                      \
     SAGE_EXPORT void sage_norm_lif_##SUFFIX(                                                                          \
         const F* x, const F* weight, const F* bias, F* mean, F* var, F* spikes, std::int64_t steps,                   \
-        std::int64_t batch, std::int64_t channels, std::int64_t length, double eps, int training, double tau,         \
-        double threshold, double reset, int hard, int decays_input, int threads) {                                    \
+        std::int64_t batch, std::int64_t channels, std::int64_t length, int last, double eps, int training,           \
+        double tau, double threshold, double reset, int hard, int decays_input, int threads) {                        \
         const sage::Membrane<F> m(tau, threshold, reset, hard, decays_input, 0);                                      \
-        const sage::Problem<F> p{x, weight, bias, steps, batch, channels, length, eps, m, threads};                   \
-        sage::forward(p, training != 0, mean, var, spikes);                                                           \
+        const sage::Norm<F> norm{weight, bias, eps};                                                                  \
+        if (last)                                                                                                     \
+            sage::forward(sage::Rows<F>{norm, x, steps, batch * length, channels, m, threads}, training != 0, mean,   \
+                          var, spikes);                                                                               \
+        else                                                                                                          \
+            sage::forward(sage::Planes<F>{norm, x, steps, batch, channels, length, m, threads}, training != 0, mean,  \
+                          var, spikes);                                                                               \
     }                                                                                                                 \
     SAGE_EXPORT void sage_norm_lif_backward_##SUFFIX(                                                                 \
         const F* x, const F* weight, const F* bias, const F* mean, const F* var, const F* grad_spikes,                \
         const double* slopes, F* grad_x, F* grad_weight, F* grad_bias, double* slope_sums, std::int64_t steps,        \
-        std::int64_t batch, std::int64_t channels, std::int64_t length, double eps, int training, double tau,         \
-        double threshold, double reset, int hard, int decays_input, int detaches_reset, int shape, int threads) {     \
+        std::int64_t batch, std::int64_t channels, std::int64_t length, int last, double eps, int training,           \
+        double tau, double threshold, double reset, int hard, int decays_input, int detaches_reset, int shape,        \
+        int threads) {                                                                                                \
         const sage::Membrane<F> m(tau, threshold, reset, hard, decays_input, detaches_reset);                         \
-        const sage::Problem<F> p{x, weight, bias, steps, batch, channels, length, eps, m, threads};                   \
+        const sage::Norm<F> norm{weight, bias, eps};                                                                  \
         const sage::Gradients<F> g{mean, var, grad_spikes, slopes, grad_x, grad_weight, grad_bias, slope_sums};       \
-        sage::backward(p, g, shape, training != 0);                                                                   \
+        if (last)                                                                                                     \
+            sage::backward(sage::Rows<F>{norm, x, steps, batch * length, channels, m, threads}, g, shape,             \
+                           training != 0);                                                                            \
+        else                                                                                                          \
+            sage::backward(sage::Planes<F>{norm, x, steps, batch, channels, length, m, threads}, g, shape,            \
+                           training != 0);                                                                            \
     }
 
 SAGE_NORM_LIF(float, f32)

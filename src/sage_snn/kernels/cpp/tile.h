@@ -31,8 +31,8 @@ inline F after(const Membrane<F>& m, F h) {
 }
 
 // Spikes of all steps; `v` (TILE) holds the membrane before and afterwards.
-template <class O, class F>
-void fire_tile(const Membrane<F>& membrane, Affine<F> affine, const F* x, Index x_stride, Index steps, F* v, F* spikes,
+template <class O, class F, class A>
+void fire_tile(const Membrane<F>& membrane, A affine, const F* x, Index x_stride, Index steps, F* v, F* spikes,
                Index stride) {
     const Membrane<F> m = membrane;  // a copy that no store can reach: its fields stay in registers
     for (Index t = 0; t < steps; ++t) {
@@ -40,7 +40,7 @@ void fire_tile(const Membrane<F>& membrane, Affine<F> affine, const F* x, Index 
         F* __restrict out = spikes + t * stride;
         F* __restrict state = v;
         for (int j = 0; j < TILE; ++j) {
-            const F h = charge<O>(m, affine(in[j]), state[j]);
+            const F h = charge<O>(m, affine(j, in[j]), state[j]);
             out[j] = h >= m.threshold ? F(1) : F(0);
             state[j] = after<O>(m, h);
         }
@@ -48,8 +48,8 @@ void fire_tile(const Membrane<F>& membrane, Affine<F> affine, const F* x, Index 
 }
 
 // Membranes before firing of all steps, (T, TILE); the same arithmetic as above, to the bit.
-template <class O, class F>
-void charge_tile(const Membrane<F>& membrane, Affine<F> affine, const F* x, Index x_stride, Index steps, F* v,
+template <class O, class F, class A>
+void charge_tile(const Membrane<F>& membrane, A affine, const F* x, Index x_stride, Index steps, F* v,
                  F* charged) {
     const Membrane<F> m = membrane;
     for (Index t = 0; t < steps; ++t) {
@@ -57,7 +57,7 @@ void charge_tile(const Membrane<F>& membrane, Affine<F> affine, const F* x, Inde
         F* __restrict out = charged + t * TILE;
         F* __restrict state = v;
         for (int j = 0; j < TILE; ++j) {
-            const F h = charge<O>(m, affine(in[j]), state[j]);
+            const F h = charge<O>(m, affine(j, in[j]), state[j]);
             out[j] = h;
             state[j] = after<O>(m, h);
         }
@@ -102,18 +102,18 @@ void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spik
     }
 }
 
-template <class F>
-using Fire = void (*)(const Membrane<F>&, Affine<F>, const F*, Index, Index, F*, F*, Index);
-template <class F>
-using Charge = void (*)(const Membrane<F>&, Affine<F>, const F*, Index, Index, F*, F*);
+template <class F, class A>
+using Fire = void (*)(const Membrane<F>&, A, const F*, Index, Index, F*, F*, Index);
+template <class F, class A>
+using Charge = void (*)(const Membrane<F>&, A, const F*, Index, Index, F*, F*);
 template <class F>
 using Back = void (*)(const Membrane<F>&, const F*, const F*, Index, const double*, Index, F*, F*, Index, double*);
 
 // The three functions of a tile for one call's options.
-template <class F>
+template <class F, class A = Affine<F>>
 struct Tiles {
-    Fire<F> fire;
-    Charge<F> charge;
+    Fire<F, A> fire;
+    Charge<F, A> charge;
     Back<F> back;
 
     Tiles(const Membrane<F>& m, int shape) : back(shape == SIGMOID ? back_tile<SIGMOID, F> : back_tile<ARCTAN, F>) {
@@ -129,8 +129,8 @@ struct Tiles {
 
     template <class O>
     void use() {
-        fire = fire_tile<O, F>;
-        charge = charge_tile<O, F>;
+        fire = fire_tile<O, F, A>;
+        charge = charge_tile<O, F, A>;
     }
 };
 
