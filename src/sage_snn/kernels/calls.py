@@ -34,6 +34,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_norm_lif": [*[POINTER] * 6, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT],
     "sage_norm_lif_backward": [*[POINTER] * 11, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT, INT, INT],
     "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, INT],
+    "sage_pool": [POINTER, *[LONG] * 4, POINTER, POINTER, INT],
+    "sage_pool_backward": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
 }

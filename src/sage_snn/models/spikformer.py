@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.bits import spikes_as_bits
+from ..kernels.pool import SpikePool
 from ..neurons import LIFNode
 
 Form = Literal["cifar", "imagenet"]
@@ -78,7 +79,7 @@ class Stem(nn.Module):
         super().__init__()
         widths = [in_channels, dim // 8, dim // 4, dim // 2, dim]
         self.stages = nn.ModuleList(_conv(a, b, lif) for a, b in itertools.pairwise(widths))
-        self.pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.pool = SpikePool()
         self.pooled_stages = int(math.log2(patch_size))
         self.position = _conv(dim, dim, lif)
 

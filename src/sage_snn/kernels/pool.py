@@ -1,0 +1,101 @@
+"""Max pooling as spiking stems have it, 3 x 3 every two pixels: a C++ kernel; its twin is torch's own.
+
+x: (N, C, H, W) with channels last in memory. A byte per output is kept for backward, instead of x and a number of eight.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from . import native
+from .calls import SUFFIX, function, register
+
+
+class SpikePool(nn.MaxPool2d):
+    """nn.MaxPool2d(3, stride=2, padding=1), by the kernel where it can run."""
+
+    def __init__(self) -> None:
+        super().__init__(3, stride=2, padding=1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2), in the memory order of the input."""
+        if not input.numel() or not _runs_natively(input):
+            return super().forward(input)
+        if torch.is_grad_enabled() and input.requires_grad:
+            return NativePool.apply(input)  # pyright: ignore[reportReturnType]
+        return torch.ops.sage_snn.pool(input)[0]
+
+
+class NativePool(torch.autograd.Function):
+    """The kernel and its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Largest values."""
+        largest, places = torch.ops.sage_snn.pool(x)
+        ctx.save_for_backward(places)
+        ctx.size = x.shape[2:]
+        return largest
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Every gradient goes to the place that its value came from."""
+        (places,) = ctx.saved_tensors
+        return torch.ops.sage_snn.pool_backward(grad, places, *ctx.size)
+
+
+def _runs_natively(x: Tensor) -> bool:
+    return (
+        x.device.type == "cpu"
+        and x.ndim == 4
+        and x.dtype in SUFFIX
+        and not x.is_contiguous()
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and not torch.compiler.is_exporting()
+        and native.is_available()
+    )
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.detach().contiguous(memory_format=torch.channels_last)
+
+
+def _empty(like: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
+    size = (*like.shape[:2], height, width)
+    return torch.empty(size, dtype=dtype, device=like.device, memory_format=torch.channels_last)
+
+
+def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
+    height, width = (x.shape[2] + 1) // 2, (x.shape[3] + 1) // 2
+    return _empty(x, height, width, x.dtype), _empty(x, height, width, torch.uint8)
+
+
+def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
+    values, (largest, places) = _last(x), _outputs(x)
+    images, channels, height, width = x.shape
+    pointers = largest.data_ptr(), places.data_ptr()
+    function("sage_pool", x.dtype)(
+        values.data_ptr(), images, height, width, channels, *pointers, torch.get_num_threads()
+    )
+    return largest, places
+
+
+def _pool_backward(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
+    grads, kept = _last(grad), _last(places)
+    grad_x = _empty(grad, height, width, grad.dtype)
+    sizes = grad.shape[0], height, width, grad.shape[1]
+    function("sage_pool_backward", grad.dtype)(
+        grads.data_ptr(), kept.data_ptr(), *sizes, grad_x.data_ptr(), torch.get_num_threads()
+    )
+    return grad_x
+
+
+register("pool(Tensor x) -> (Tensor, Tensor)", _pool, _outputs)
+register(
+    "pool_backward(Tensor grad, Tensor places, int height, int width) -> Tensor",
+    _pool_backward,
+    lambda grad, places, height, width: _empty(grad, height, width, grad.dtype),
+)
