@@ -20,11 +20,16 @@
                                           double*, std::int64_t, std::int64_t, double, double, double, int, int, int, \
                                           int, int);                                                                  \
     extern "C" void sage_norm_lif_##S(const F*, const F*, const F*, F*, F*, F*, std::int64_t, std::int64_t,           \
-                                      std::int64_t, std::int64_t, double, int, double, double, double, int, int, int); \
+                                      std::int64_t, std::int64_t, int, double, int, double, double, double, int, int, \
+                                      int);                                                                           \
     extern "C" void sage_norm_lif_backward_##S(const F*, const F*, const F*, const F*, const F*, const F*,            \
                                                const double*, F*, F*, F*, double*, std::int64_t, std::int64_t,        \
-                                               std::int64_t, std::int64_t, double, int, double, double, double, int,  \
-                                               int, int, int, int);                                                   \
+                                               std::int64_t, std::int64_t, int, double, int, double, double, double,  \
+                                               int, int, int, int, int);                                              \
+    extern "C" void sage_pool_##S(const F*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, F*,               \
+                                  std::uint8_t*, int);                                                                \
+    extern "C" void sage_pool_backward_##S(const F*, const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t,   \
+                                           std::int64_t, F*, int);                                                    \
     extern "C" void sage_unpack_bits_##S(const std::uint64_t*, std::int64_t, F*, int);
 DECLARE(float, f32)
 DECLARE(double, f64)
@@ -62,18 +67,23 @@ static void together(int threads, const std::function<void(int)>& body) {
                 grad_x(x.size()), grad_w(size_t(channels), F(0)), grad_b(size_t(channels), F(0)), last(v.size());     \
             std::vector<double> sums(size_t(steps), 0.0);                                                             \
             sage_norm_lif_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(), var.data(),        \
-                              spikes.data(), steps, batch, channels, length, 1e-5, training, tau, 1, 0.1, hard,       \
-                              decays, which + 1);                                                                             \
+                              spikes.data(), steps, batch, channels, length, which % 2, 1e-5, training, tau, 1, 0.1,  \
+                              hard, decays, which + 1);                                                                             \
             sage_norm_lif_backward_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(),           \
                                        var.data(), grad.data(), slopes.data(), grad_x.data(), grad_w.data(),          \
                                        grad_b.data(), which ? sums.data() : nullptr, steps, batch, channels, length,  \
-                                       1e-5, training, tau, 1, 0.1, hard, decays, detaches, shape, which + 1);                \
+                                       which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, detaches, shape, which + 1);                \
             sage_lif_##S(x.data(), v.data(), which ? 1 : 0, spikes.data(), last.data(), steps, size, tau, 1, 0.1,     \
                          hard, decays, 1);                                                                            \
             sage_lif_backward_##S(x.data(), v.data(), which ? 1 : 0, which == 1 ? nullptr : grad.data(),              \
                                   which == 2 ? nullptr : v.data(), slopes.data(), grad_x.data(), last.data(),         \
                                   which ? sums.data() : nullptr, steps, size, tau, 1, 0.1, hard, decays, detaches,    \
                                   shape, 1);                                                                          \
+            std::vector<std::uint8_t> places(x.size()); /* lines or columns of pixels */                              \
+            const std::int64_t height = which ? length : 1, width = which ? 1 : length;                               \
+            sage_pool_##S(x.data(), steps * batch, height, width, channels, spikes.data(), places.data(), which + 1); \
+            sage_pool_backward_##S(grad.data(), places.data(), steps * batch, height, width, channels, grad_x.data(), \
+                                   which + 1);                                                                        \
         });                                                                                                           \
         if (steps != 1) return;                                                                                       \
         std::vector<F> spikes(v.size()), last(v.size()); /* one step: positions split between threads */              \
@@ -119,7 +129,8 @@ static int exercise_attention(std::int64_t tokens, std::int64_t width, bool toke
 
 int main() {
     int failures = 0, options = 0;
-    const std::int64_t sizes[][4] = {{1, 1, 1, 2}, {4, 2, 3, 64}, {3, 5, 2, 33}, {2, 1, 1, 2500}, {12, 2, 2, 7}, {1, 3, 4, 130}};
+    const std::int64_t sizes[][4] = {{1, 1, 1, 2}, {4, 2, 3, 64}, {3, 5, 2, 33}, {2, 1, 1, 2500}, {12, 2, 2, 7}, {1, 3, 4, 130},
+                                     {4, 2, 64, 9}, {2, 3, 192, 5}, {3, 2, 100, 7}};
     for (const auto& s : sizes)
         for (int i = 0; i < 4; ++i, ++options) {
             const int hard = options & 1, decays = options >> 1 & 1, detaches = options >> 2 & 1, shape = options >> 3 & 1;

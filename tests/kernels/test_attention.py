@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_snn.kernels import attention
-from sage_snn.kernels.bits import pack_bits, unpack_bits
+from sage_snn.kernels.bits import pack_bits, spikes_as_bits, unpack_bits
 
 
 def pair(*shape, rate=0.3, seed=0, dtype=torch.float32, layout="TBNC"):
@@ -106,6 +106,17 @@ def test_packed_bits_come_back(shape, dtype):
 
 def test_only_spikes_are_packed():
     assert pack_bits(torch.tensor([0.0, 1.0, 0.5])) is None
+
+
+def test_spikes_kept_for_backward_come_back_as_they_lay():
+    leaf = (torch.rand(4, 40, 8, 8) < 0.3).float().contiguous(memory_format=torch.channels_last).requires_grad_()
+    with spikes_as_bits(leaf):
+        spikes = leaf * 1
+        squares = spikes * spikes
+    kept = squares.grad_fn._saved_self
+    assert kept.data_ptr() != spikes.data_ptr()
+    assert kept.stride() == spikes.stride()
+    assert torch.equal(kept, spikes)
 
 
 def test_packing_is_the_same_without_kernels(off):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_snn.kernels import native
-from sage_snn.kernels.calls import function
+from sage_snn.kernels.calls import function, inverse
 from sage_snn.kernels.lif import LIF, Membrane, NativeLIF, lif
 
 MEMBRANES = st.builds(
@@ -75,6 +75,19 @@ def test_non_contiguous_and_half_currents():
     spikes, last = lif(half, v, torch.tensor(4.0), Membrane())
     assert (spikes.dtype, last.dtype) == (torch.bfloat16, torch.float32)
     assert torch.equal(spikes.float(), lif(half.float(), v, torch.tensor(4.0), Membrane())[0])
+
+
+@settings(deadline=None)
+@given(st.permutations(range(4)), st.permutations(range(3)))
+def test_any_memory_order_gives_the_same_values_and_gradients(order, of_v):
+    x, v = currents(4, 3, 5, 6), currents(3, 5, 6) / 3
+    expected = run(LIF, x, v, torch.tensor(3.3).double(), Membrane())
+    turned = x.permute(order).contiguous().permute(inverse(order))
+    start = v.permute(of_v).contiguous().permute(inverse(of_v))
+    found = run(NativeLIF, turned, start, torch.tensor(3.3).double(), Membrane())
+    assert torch.equal(found[0], expected[0])
+    assert all(torch.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(found, expected, strict=True))
+    assert order[0] or found[0].stride() == turned.stride()  # time first in memory: nothing is copied
 
 
 def test_gradient_of_the_last_membrane_alone_and_of_spikes_alone():

@@ -1,6 +1,6 @@
 """Max pooling as spiking stems have it, 3 x 3 every two pixels: a C++ kernel; its twin is torch's own.
 
-x: (N, C, H, W) with channels last in memory. A byte per output is kept for backward, instead of x and a number of eight.
+x: (N, C, H, W) with channels last in memory. Backward needs one byte per output.
 """
 
 from typing import Any
@@ -73,6 +73,10 @@ def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
     return _empty(x, height, width, x.dtype), _empty(x, height, width, torch.uint8)
 
 
+def _grad_x(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
+    return _empty(grad, height, width, grad.dtype)
+
+
 def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
     values, (largest, places) = _last(x), _outputs(x)
     images, channels, height, width = x.shape
@@ -85,7 +89,7 @@ def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pool_backward(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
     grads, kept = _last(grad), _last(places)
-    grad_x = _empty(grad, height, width, grad.dtype)
+    grad_x = _grad_x(grad, places, height, width)
     sizes = grad.shape[0], height, width, grad.shape[1]
     function("sage_pool_backward", grad.dtype)(
         grads.data_ptr(), kept.data_ptr(), *sizes, grad_x.data_ptr(), torch.get_num_threads()
@@ -94,8 +98,4 @@ def _pool_backward(grad: Tensor, places: Tensor, height: int, width: int) -> Ten
 
 
 register("pool(Tensor x) -> (Tensor, Tensor)", _pool, _outputs)
-register(
-    "pool_backward(Tensor grad, Tensor places, int height, int width) -> Tensor",
-    _pool_backward,
-    lambda grad, places, height, width: _empty(grad, height, width, grad.dtype),
-)
+register("pool_backward(Tensor grad, Tensor places, int height, int width) -> Tensor", _pool_backward, _grad_x)
