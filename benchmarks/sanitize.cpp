@@ -98,7 +98,9 @@ EXERCISE(double, f64)
 
 static int exercise_attention(std::int64_t tokens, std::int64_t width, bool tokens_last, double rate) {
     const std::int64_t shape[5] = {2, 2, 3, tokens, width}, each = tokens * width;
-    const std::int64_t strides[5] = {6 * each, 3 * each, each, tokens_last ? 1 : width, tokens_last ? tokens : 1};
+    const bool heads_together = !tokens_last && tokens % 4 == 0;
+    const std::int64_t strides[5] = {6 * each, 3 * each, heads_together ? width : each,
+                                     tokens_last ? 1 : heads_together ? 3 * width : width, tokens_last ? tokens : 1};
     std::bernoulli_distribution fires(rate);
     std::vector<float> q(size_t(12 * each)), k(q.size());
     for (float& s : q) s = fires(generator) ? 1.f : 0.f;
@@ -107,7 +109,7 @@ static int exercise_attention(std::int64_t tokens, std::int64_t width, bool toke
     double entropy[6] = {}, gini[6] = {};
     int failures = 0;
     together(2, [&](int half) {  // heads split between threads
-        const std::int64_t part[5] = {2, 2, half ? 2 : 1, tokens, width}, skip = half ? each : 0;
+        const std::int64_t part[5] = {2, 2, half ? 2 : 1, tokens, width}, skip = half ? strides[2] : 0;
         double mine[4], other[4];
         const int code = sage_attention(q.data() + skip, strides, 4, 0x3F800000u, k.data() + skip, strides, 4, 0x3F800000u,
                                         part, factors, 2, mine, other, 1);

@@ -114,13 +114,14 @@ class Unit:
         return nn.Sequential(norm, lif)
 
 
-def unit_step(pair: nn.Module, unit: Unit) -> Callable[[], None]:
-    """Forward and backward of the pair alone."""
+def unit_step(pair: nn.Module, unit: Unit, *, channels_last: bool = False) -> Callable[[], None]:
+    """Forward and backward of the pair alone; our networks keep channels last in memory, others tokens."""
     generator = torch.Generator().manual_seed(0)
     shape = (unit.time_steps, unit.batch, unit.channels, unit.tokens)
-    x = torch.randn(shape, generator=generator).requires_grad_()
-    grad = torch.randn(shape, generator=generator)
-
+    x, grad = (torch.randn(shape, generator=generator) for _ in range(2))
+    if channels_last:
+        x, grad = (t.movedim(2, -1).contiguous().movedim(-1, 2) for t in (x, grad))
+    x.requires_grad_()
     wanted = [x, *pair.parameters()]
 
     def step() -> None:

@@ -56,6 +56,7 @@ def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
         contestants = {
             "SpikingJelly": unit_step(unit.theirs(), unit),
             "ours": unit_step(unit.ours(), unit),
+            "ours, channels last": unit_step(unit.ours(), unit, channels_last=True),
             "ours, torch twin": _inside(without_kernels, unit_step(unit.ours(), unit)),
         }
         yield from _rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions, calls=10))

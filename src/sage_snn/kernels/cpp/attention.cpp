@@ -3,6 +3,7 @@
 // A score is the number of features that fire in both tokens. For a query token the counts of 64 key tokens are added up
 // at once: one bit of each of 64 counters to a word, one logical addition for eight queries. What a row needs is how
 // often each count occurs; exp is a table over counts. There is never a map, nor an exp or log per entry.
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <vector>
@@ -17,6 +18,13 @@ struct Sizes {
     Index maps() const { return times * batch * heads; }
 };
 
+// Bits of all heads of one image at one time step, token by token: where heads lie together they are read together.
+struct Held {
+    Index image = -1;
+    bool good = false;
+    std::vector<Word> rows;
+};
+
 struct Spikes {
     const unsigned char* data;
     const std::int64_t* strides;  // in values, of T, B, H, N, K
@@ -25,22 +33,52 @@ struct Spikes {
 
     // Bits of one map: by token (N rows of K bits) or by feature (K rows of N bits); false if a value is not a spike.
     // Values are read in the order in which they lie in memory and turned round as bits.
-    bool pack(const Sizes& s, Index map, bool by_token, std::vector<Word>& packed, std::vector<Word>& to) const {
-        const Index t = map / (s.batch * s.heads), b = map / s.heads % s.batch, h = map % s.heads;
-        const unsigned char* base = data + (t * strides[0] + b * strides[1] + h * strides[2]) * size;
+    bool pack(const Sizes& s, Index map, bool by_token, Held& held, std::vector<Word>& packed,
+              std::vector<Word>& to) const {
         const bool reads_by_token = strides[4] == 1;
         const Index rows = reads_by_token ? s.tokens : s.width, columns = reads_by_token ? s.width : s.tokens;
-        const Index row_stride = strides[reads_by_token ? 3 : 4], stride = strides[reads_by_token ? 4 : 3];
         std::vector<Word>& first = reads_by_token == by_token ? to : packed;
         first.resize(size_t(rows * words(columns)));
-        bool good = true;
-        for (Index r = 0; r < rows; ++r)
-            good &= pack_row(base + r * row_stride * size, size, stride, columns, one, &first[size_t(r * words(columns))]);
+        const bool together = reads_by_token && strides[2] == s.width;
+        if (!(together ? take(s, map, held, first) : read(s, map, rows, columns, first))) return false;
         if (reads_by_token != by_token) {
             to.resize(size_t(columns * words(rows)));
             transpose(packed.data(), rows, columns, to.data());
         }
+        return true;
+    }
+
+    const unsigned char* at(const Sizes& s, Index image, Index head) const {
+        return data + (image / s.batch * strides[0] + image % s.batch * strides[1] + head * strides[2]) * size;
+    }
+
+    bool read(const Sizes& s, Index map, Index rows, Index columns, std::vector<Word>& to) const {
+        const unsigned char* base = at(s, map / s.heads, map % s.heads);
+        const bool by_token = strides[4] == 1;
+        const Index row_stride = strides[by_token ? 3 : 4], stride = strides[by_token ? 4 : 3];
+        bool good = true;
+        for (Index r = 0; r < rows; ++r)
+            good &= pack_row(base + r * row_stride * size, size, stride, columns, one, &to[size_t(r * words(columns))]);
         return good;
+    }
+
+    bool take(const Sizes& s, Index map, Held& held, std::vector<Word>& to) const {
+        const Index image = map / s.heads, all = s.heads * s.width, row = words(all) + 1;  // one more to look ahead into
+        if (held.image != image) {
+            held.image = image, held.good = true;
+            held.rows.assign(size_t(s.tokens * row), 0);
+            for (Index n = 0; n < s.tokens; ++n)
+                held.good &= pack_row(at(s, image, 0) + n * strides[3] * size, size, 1, all, one, &held.rows[size_t(n * row)]);
+        }
+        for (Index w = 0; w < words(s.width); ++w) {
+            const Index first = map % s.heads * s.width + w * WORD, count = std::min(WORD, s.width - w * WORD);
+            const Index shift = first % WORD;
+            const Word mask = count == WORD ? ~Word(0) : (Word(1) << count) - 1;
+            const Word* from = &held.rows[size_t(first / WORD)];
+            for (Index n = 0; n < s.tokens; ++n, from += row)
+                to[size_t(n * words(s.width) + w)] = (from[0] >> shift | (shift ? from[1] << (WORD - shift) : 0)) & mask;
+        }
+        return held.good;
     }
 };
 
@@ -163,13 +201,14 @@ struct Counters {
 
 struct Worker {  // of one thread
     std::vector<Word> packed, query, planes;
+    Held queries, keys;
     std::vector<Totals> totals;
     std::vector<Sums> sums;
 
     // found (S, 2): sums over the rows of a map of entropy and impurity.
     bool run(const Sizes& s, const Spikes& q, const Spikes& k, Index map, const std::vector<Table>& tables,
              double* found) {
-        if (!q.pack(s, map, true, packed, query) || !k.pack(s, map, false, packed, planes)) return false;
+        if (!q.pack(s, map, true, queries, packed, query) || !k.pack(s, map, false, keys, packed, planes)) return false;
         const Index features = (s.width + 7) / 8 * 8, token_words = words(s.width);
         planes.resize(size_t(features * words(s.tokens)), 0);
         for (Index f = s.width; f < features; ++f)

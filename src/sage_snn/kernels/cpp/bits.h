@@ -43,31 +43,34 @@ bool pack_word(const unsigned char* from, Index stride, Index count, E one, Word
     return odd == 0;
 }
 
-// The usual case, 64 values of four bytes that lie together; the processor's own comparisons give bits at once.
-inline bool pack_whole_word(const unsigned char* from, std::uint32_t one, Word& word) {
+// The usual case, up to 64 values of four bytes that lie together; the processor's own comparisons give bits at once.
+inline bool pack_together(const unsigned char* from, Index count, std::uint32_t one, Word& word) {
 #if defined(__AVX512F__)
     const __m512i ones = _mm512_set1_epi32(int(one));
     Word any = 0;
     word = 0;
-    for (int i = 0; i < 4; ++i) {
-        const __m512i values = _mm512_loadu_si512(from + i * 64);
-        word |= Word(_mm512_cmpeq_epi32_mask(values, ones)) << (i * 16);
-        any |= Word(_mm512_test_epi32_mask(values, values)) << (i * 16);
+    for (Index i = 0; i < count; i += 16) {
+        const __mmask16 here = count - i < 16 ? __mmask16((1u << (count - i)) - 1) : __mmask16(0xFFFF);
+        const __m512i values = _mm512_maskz_loadu_epi32(here, from + i * 4);
+        word |= Word(_mm512_cmpeq_epi32_mask(values, ones)) << i;
+        any |= Word(_mm512_test_epi32_mask(values, values)) << i;
     }
     return any == word;
 #elif defined(__AVX2__)
+    if (count % 8) return pack_word<std::uint32_t, true>(from, 1, count, one, word);
     const __m256i ones = _mm256_set1_epi32(int(one)), zeros = _mm256_setzero_si256();
-    Word none = 0;
+    bool good = true;
     word = 0;
-    for (int i = 0; i < 8; ++i) {
-        const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * 32));
+    for (Index i = 0; i < count; i += 8) {
+        const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * 4));
         const auto bits = [](__m256i m) { return Word(unsigned(_mm256_movemask_ps(_mm256_castsi256_ps(m)))); };
-        word |= bits(_mm256_cmpeq_epi32(values, ones)) << (i * 8);
-        none |= bits(_mm256_cmpeq_epi32(values, zeros)) << (i * 8);
+        const Word fired = bits(_mm256_cmpeq_epi32(values, ones));
+        good &= (fired ^ bits(_mm256_cmpeq_epi32(values, zeros))) == 0xFF;
+        word |= fired << i;
     }
-    return (none ^ word) == ~Word(0);
+    return good;
 #else
-    return pack_word<std::uint32_t, true>(from, 1, WORD, one, word);
+    return pack_word<std::uint32_t, true>(from, 1, count, one, word);
 #endif
 }
 
@@ -79,7 +82,7 @@ bool pack_row(const unsigned char* from, Index stride, Index count, Word one, Wo
         const unsigned char* at = from + first * stride * Index(sizeof(E));
         const Index n = count - first < WORD ? count - first : WORD;
         Word& word = to[first / WORD];
-        if (stride == 1 && n == WORD && sizeof(E) == 4) good &= pack_whole_word(at, std::uint32_t(one), word);
+        if (stride == 1 && sizeof(E) == 4) good &= pack_together(at, n, std::uint32_t(one), word);
         else if (stride == 1) good &= pack_word<E, true>(at, 1, n, E(one), word);
         else good &= pack_word<E, false>(at, stride, n, E(one), word);
     }
@@ -114,6 +117,28 @@ inline void transpose_few(const Word* block, Index rows, Word* to) {
         for (int k = 0; k < WORD; ++k) to[k] |= (block[r] >> k & 1) << r;
 }
 
+// The same for few columns: one column of all 64 rows at once, where the processor can.
+inline bool transpose_narrow(const Word* block, Index columns, Word* to) {
+#if defined(__AVX512F__)
+    if (columns > 32) return false;
+    __m512i rows[4];
+    for (int i = 0; i < 4; ++i) {
+        const __m256i low = _mm512_cvtepi64_epi32(_mm512_loadu_si512(block + 16 * i));
+        const __m256i high = _mm512_cvtepi64_epi32(_mm512_loadu_si512(block + 16 * i + 8));
+        rows[i] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    }
+    for (Index c = 0; c < columns; ++c) {
+        const __m512i bit = _mm512_set1_epi32(int(1u << c));
+        to[c] = 0;
+        for (int i = 0; i < 4; ++i) to[c] |= Word(_mm512_test_epi32_mask(rows[i], bit)) << (16 * i);
+    }
+    return true;
+#else
+    (void)block, (void)columns, (void)to;
+    return false;
+#endif
+}
+
 // rows x columns bits -> columns x rows; each row of either takes whole words.
 inline void transpose(const Word* from, Index rows, Index columns, Word* to) {
     Word block[WORD], turned[WORD];
@@ -121,9 +146,9 @@ inline void transpose(const Word* from, Index rows, Index columns, Word* to) {
         for (Index c = 0; c < columns; c += WORD) {
             const Index count = rows - r < WORD ? rows - r : WORD;
             for (Index i = 0; i < WORD; ++i) block[i] = i < count ? from[(r + i) * words(columns) + c / WORD] : 0;
-            if (count > 16) transpose(block);
-            else transpose_few(block, count, turned);
-            const Word* found = count > 16 ? block : turned;
+            const Word* found = turned;
+            if (count <= 16) transpose_few(block, count, turned);
+            else if (!transpose_narrow(block, columns, turned)) transpose(block), found = block;
             for (Index i = 0; i < WORD && c + i < columns; ++i) to[(c + i) * words(rows) + r / WORD] = found[i];
         }
 }
