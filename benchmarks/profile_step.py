@@ -13,11 +13,11 @@ from sage_snn.bench.contestants import Size, training_step
 from sage_snn.bench.measures import LARGE, MIDDLE, SMALL
 
 KINDS = {  # the first that a name holds, in this order
-    "convolution": ("convolution", "mkldnn", "addmm", "aten::mm"),
+    "convolutions, products": ("convolution", "mkldnn", "addmm", "aten::mm"),
     "BatchNorm and LIF": ("sage_snn::norm_lif", "batch_norm"),
     "LIF of the attention": ("sage_snn::lif",),
     "attention products": ("bmm",),
-    "pooling": ("max_pool",),
+    "pooling": ("max_pool", "sage_snn::pool"),
     "copies and layouts": ("copy_", "contiguous", "clone", "cat", "fill_", "zero_"),
 }
 STEPS = 5
