@@ -105,6 +105,14 @@ def test_a_study_brings_its_labels_and_its_order(tmp_path):
     assert re.findall(r'<figure id="([\w-]+)"', page)[0] == "slopes"
 
 
+def test_many_intervals_come_with_a_caution(tmp_path):
+    runs = load_runs(synthetic.write_study(tmp_path / "runs", time_steps=(1, 4), seeds=(1, 2)))
+    page = write_report(runs, tmp_path / "out", "Four comparisons").read_text()
+    assert "These are 4 intervals: without any true difference one in twenty such intervals leaves out zero." in page
+    alone = [run for run in runs if run.recipe.policy.kind != "learnable" and run.recipe.model.time_steps == 4]
+    assert "one in twenty" not in write_report(alone, tmp_path / "one", "One comparison").read_text()
+
+
 def test_no_run_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(ResultError, match="no finished run"):
         write_report([], tmp_path, "nothing")

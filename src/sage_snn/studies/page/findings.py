@@ -46,6 +46,10 @@ def summary(comparison: pd.DataFrame, baseline: str) -> Section:
         return section("summary", "Summary", tag("p", f"Only {baseline} was run, so there is nothing to compare yet."))
     rest = details(f"{len(sentences) - SHOWN} more", tag("ul", *sentences[SHOWN:], class_="said"))
     cautions = sorted({row["caution"] for row in rows if row.get("caution")})
+    if (tested := sum(int(row["pairs"]) > 1 for row in rows)) > 1:
+        cautions.append(
+            f"these are {tested} intervals: without any true difference one in twenty such intervals leaves out zero"
+        )
     return section(
         "summary",
         "Summary",
