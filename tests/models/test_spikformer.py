@@ -69,6 +69,18 @@ def test_an_image_is_the_same_as_equal_events():
     assert torch.equal(model(images), model(events))
 
 
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("events", [False, True])
+def test_with_the_kernels_channels_lie_last_in_memory_all_the_way(channels, events):
+    model, seen = spikformer(**SMALL, in_channels=channels), []
+    for module in model.modules():
+        if isinstance(module, LIFNode):
+            module.register_forward_hook(lambda m, a, out: seen.append(out))
+    model(torch.randn(*[3] * events, 2, channels, 16, 16))
+    assert len(seen) == 5 + 2 * 7
+    assert all(spikes.movedim(2, -1).is_contiguous() for spikes in seen[channels == 1 :])
+
+
 def test_events_may_have_any_number_of_time_steps():
     model = spikformer(**SMALL).eval()
     assert model(torch.randn(5, 2, 3, 16, 16)).shape == (2, 10)

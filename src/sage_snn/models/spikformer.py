@@ -86,9 +86,10 @@ class Stem(nn.Module):
     def forward(self, x: Tensor, times: int | None = None) -> Tensor:
         """Events (T, B, C, height, width), or images (B, C, height, width) for `times` steps -> tokens (T, B, C, N)."""
         stages: list[Any] = list(self.stages)
-        if x.device.type == "cpu":
-            x = x.movedim(-3, -1).contiguous().movedim(-1, -3)  # from here on every layer keeps channels last in memory
         for index, stage in enumerate(stages):
+            if index < 2 and x.device.type == "cpu":
+                # Channels last from here on: every layer keeps the order. Twice, as one channel alone has none to keep.
+                x = x.movedim(-3, -1).contiguous().movedim(-1, -3)
             x = stage(x) if index or times is None else stage.forward_static(x, times)
             if index >= len(self.stages) - self.pooled_stages:
                 x = self.pool(x.flatten(0, 1)).unflatten(0, x.shape[:2])
