@@ -62,7 +62,7 @@ def test_studies_share_runs_of_the_same_recipe():
 
     assert len(keys("timesteps-small") & keys("table1-small")) == 15
     assert len(keys("direction-small") & keys("table1-small")) == 10
-    assert len(keys("sensitivity-small") & keys("table1-small")) == 5
+    assert len(keys("sensitivity-small") & keys("timesteps-small")) == 5
     assert keys("heads-small") == keys("gini-small") == keys("temperature-small") == keys("slopes-small")
 
 
