@@ -22,7 +22,7 @@ PAPER = (
 )
 
 
-def refused(message, **changes):
+def assert_refused(message, **changes):
     with pytest.raises(StudyError, match=message):
         parse_study(BASE | changes)
 
@@ -103,20 +103,20 @@ def test_settings_on_top_win_over_the_file():
 
 
 def test_unknown_axes_are_refused_with_the_nearest_right_one():
-    refused(r"no recipe field 'time_steps'; did you mean 'model.time_steps'\?", axes={"time_steps": [1]})
-    refused(r"no recipe field 'policy.gian'; did you mean 'policy.gain'\?", axes={"policy.gian": [1]})
-    refused(r"no recipe field 'modle.dim'; did you mean 'model.dim'\?", settings={"modle.dim": 16})
-    refused("data_dir does not change a result", axes={"data_dir": ["a", "b"]})
+    assert_refused(r"no recipe field 'time_steps'; did you mean 'model.time_steps'\?", axes={"time_steps": [1]})
+    assert_refused(r"no recipe field 'policy.gian'; did you mean 'policy.gain'\?", axes={"policy.gian": [1]})
+    assert_refused(r"no recipe field 'modle.dim'; did you mean 'model.dim'\?", settings={"modle.dim": 16})
+    assert_refused("data_dir does not change a result", axes={"data_dir": ["a", "b"]})
 
 
 def test_empty_axes_and_empty_studies_are_refused():
-    refused("the axis seed is empty; give it at least one value", axes={"seed": []})
-    refused("nothing varies; add `axes:`", axes={})
+    assert_refused("the axis seed is empty; give it at least one value", axes={"seed": []})
+    assert_refused("nothing varies; add `axes:`", axes={})
 
 
 def test_duplicate_runs_are_refused():
-    refused("are the same run; remove a value that stands twice", axes={"policy.slope": [4, 4.0]})
-    refused(
+    assert_refused("are the same run; remove a value that stands twice", axes={"policy.slope": [4, 4.0]})
+    assert_refused(
         "are the same run",
         axes={},
         variants=[{"settings": {"policy.kind": "sage"}}, {"settings": {"policy.gain": 0.5}}],
@@ -124,20 +124,20 @@ def test_duplicate_runs_are_refused():
 
 
 def test_conflicting_settings_are_refused():
-    refused("seed is both an axis and a setting", settings={"seed": 1})
+    assert_refused("seed is both an axis and a setting", settings={"seed": 1})
     variants = [{"settings": {"policy.kind": "fixed"}}, {"settings": {"policy.kind": "sage"}}]
-    refused("policy.kind is both an axis and set by a variant", variants=variants)
-    axes, settings = {"seed": [1]}, {"policy.kind": "sage"}
-    refused("policy.kind is both in settings and set by a variant", variants=variants, axes=axes, settings=settings)
+    assert_refused("policy.kind is both an axis and set by a variant", variants=variants)
+    changes = {"variants": variants, "axes": {"seed": [1]}, "settings": {"policy.kind": "sage"}}
+    assert_refused("policy.kind is both in settings and set by a variant", **changes)
 
 
 def test_bad_values_are_told_like_those_of_recipes():
-    refused("policy.kind: Input should be 'fixed', 'learnable' or 'sage'", axes={"policy.kind": ["fxed"]})
-    refused("axs: no such field; did you mean 'axes'", axs={"seed": [1]})
-    refused("compare.basline: no such field; did you mean 'baseline'", compare={"basline": "fixed"})
-    refused("axes.seed: Input should be a valid list, not 3", axes={"seed": 3})
-    refused("no recipe 'digit'; did you mean 'digits'", recipe="digit")
-    refused("name: String should match", name="../up")
+    assert_refused("policy.kind: Input should be 'fixed', 'learnable' or 'sage'", axes={"policy.kind": ["fxed"]})
+    assert_refused("axs: no such field; did you mean 'axes'", axs={"seed": [1]})
+    assert_refused("compare.basline: no such field; did you mean 'baseline'", compare={"basline": "fixed"})
+    assert_refused("axes.seed: Input should be a valid list, not 3", axes={"seed": 3})
+    assert_refused("no recipe 'digit'; did you mean 'digits'", recipe="digit")
+    assert_refused("name: String should match", name="../up")
 
 
 def test_missing_and_broken_files_are_told(tmp_path):
