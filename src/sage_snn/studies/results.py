@@ -46,6 +46,12 @@ class RunResult:
         """Columns step, block, temperature, entropy and gini (lists per head) and epoch; None if none were recorded."""
         return _parts(self.folder / "observations")
 
+    @property
+    def images_per_second(self) -> float:
+        """Median over the epochs; the first is left out if there are others: it pays for compiling and caches."""
+        speeds = self.metrics["images_per_second"]
+        return float(np.median(speeds[1:] if len(speeds) > 1 else speeds))
+
     @cached_property
     def over_heads(self) -> pd.DataFrame | None:
         """Columns epoch, step, block, temperature, dispersion of entropy and, if recorded, mean gini; None as above.
@@ -127,8 +133,7 @@ def _row(run: RunResult, label: str, fields: list[str]) -> dict[str, Any]:
         "last_top1": _number(run.summary["last_top1"]),
         "best_top1": _number(run.summary["best_top1"]),
         "seconds": _number(run.summary["seconds"]),
-        # The median: the first epoch of a process also pays for compiling and caches.
-        "images_per_second": float(np.median(run.metrics["images_per_second"])),
+        "images_per_second": run.images_per_second,
         "peak_memory_mb": _number(run.summary["peak_memory_mb"]),
         "parameters": run.summary["parameters"],
     }

@@ -15,7 +15,7 @@ def overhead_figures(found: list[Member]) -> list[Figure]:
     """Milliseconds of a training step per policy, if epochs were timed."""
     parts: list[pd.DataFrame] = []
     for group in groups(found):
-        times = [(m.seed, step_milliseconds(m)) for m in group.members]
+        times = [(m.seed, 1000 * m.run.recipe.batch_size / m.run.images_per_second) for m in group.members]
         times = [(seed, value) for seed, value in times if np.isfinite(value)]
         mean, low, high = interval([value for _, value in times])
         part = pd.DataFrame(times, columns=["seed", "value"])
@@ -28,16 +28,8 @@ def overhead_figures(found: list[Member]) -> list[Figure]:
     data = data[["data", "time_steps", "label", "seed", "value", "mean", "low", "high"]].reset_index(drop=True)
     drawing = Bars("time_steps", "label", "time steps T", "milliseconds per training step", "data")
     caption = (
-        "Median over a run's epochs of the time of one optimizer step, loading of data and recording included. A dot "
-        "is a run, a whisker the 95 % interval. Runs that shared a machine disturb each other."
+        "Median over a run's epochs, the first left out, of the time of one optimizer step, loading of data and "
+        "recording included. A dot is a run, a whisker the 95 % interval. "
+        "Runs that shared a machine disturb each other."
     )
     return [Figure("overhead", "Time of a training step", caption, data, drawing)]
-
-
-def step_milliseconds(member: Member) -> float:
-    """Median over the epochs of a run; the first is left out if there are others, because it warms up."""
-    metrics = member.run.metrics
-    if "images_per_second" not in metrics or metrics.empty:
-        return float("nan")
-    speeds = metrics["images_per_second"].iloc[1:] if len(metrics) > 1 else metrics["images_per_second"]
-    return float(1000 * member.run.recipe.batch_size / speeds.median())
