@@ -42,7 +42,7 @@ def write_run(
 def write_study(
     root: Path, *, time_steps=(1, 2, 4, 8), seeds=range(1, 6), steps: int = 5, observed=(), **settings: Any
 ) -> list[Path]:
-    """A run per policy, time steps and seed; sage is better by half a point, and seed 1's first head is silent.
+    """A run per policy, time steps and seed; sage is better by half a point, and seed 1's first head is dead.
 
     Runs of the `observed` time steps recorded their attention at four temperatures.
     """

@@ -30,7 +30,7 @@ def figures(runs):
 def test_every_family_is_drawn_when_its_data_exists(figures):
     families = {name.split("-")[0] for name in figures}
     assert families == {
-        *("accuracy", "difference", "curves", "slopes", "heads", "silent", "firing", "gini", "temperature"),
+        *("accuracy", "difference", "curves", "slopes", "heads", "dead", "firing", "gini", "temperature"),
         "overhead",
     }
 
@@ -89,8 +89,8 @@ def test_head_map_is_the_deviation_over_the_steps_of_an_epoch(figures, runs):
     assert rows["deviation"].tolist() == pytest.approx(expected.tolist())
 
 
-def test_silent_heads_are_those_of_entropy_one(figures):
-    data = figures["silent-heads"].data
+def test_dead_heads_are_those_of_entropy_one(figures):
+    data = figures["dead-heads"].data
     sage = data[data["label"] == "sage"].set_index(["block", "seed"])["value"]
     assert sage[("block 0", 1)] == 1
     assert sage.sum() == 1

@@ -1,4 +1,4 @@
-"""What happened inside the blocks: slopes, dispersion and score over training, entropy per head, silent heads."""
+"""What happened inside the blocks: slopes, dispersion and score over training, entropy per head, dead heads."""
 
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # pandas types every selection as a union of table, column and cell, which none of this depends on.
@@ -13,13 +13,13 @@ from .heat import Heat
 from .lines import Lines
 from .tidy import MOST, Group, Member, block_name, name_of, thinned, typical
 
-SILENT = 1 - 1e-6  # without a spike all scores are equal and the entropy is 1, up to rounding
+DEAD = 1 - 1e-6  # without a spike all scores are equal and the entropy is 1, up to rounding
 MEASURES = {"slope": "slope", "dispersion": "dispersion over heads", "zscore": "centred score z"}
 
 
 def block_figures(found: list[Member]) -> list[Figure]:
     """All figures of this family whose data exists."""
-    return [*slopes(found), *head_maps(found), *silent_heads(found)]
+    return [*slopes(found), *head_maps(found), *dead_heads(found)]
 
 
 def slopes(found: list[Member]) -> list[Figure]:
@@ -57,37 +57,37 @@ def head_maps(found: list[Member]) -> list[Figure]:
         drawing = Heat("epoch", "head", "deviation", "epoch", "head", "standard deviation of entropy", "block")
         data = tables[group]
         last = data[data["epoch"] == data["epoch"].max()]
-        silent = int(last["is_silent"].sum())
+        dead = int(last["is_dead"].sum())
         caption = (
             "Colour: standard deviation, over the steps of an epoch, of the head's normalised entropy (0 to 1). "
             f"One run, seed {group.members[0].seed}: heads of different seeds do not correspond. "
-            f"Silent in its last epoch: {silent} of {len(last)} heads."
+            f"Dead in its last epoch: {dead} of {len(last)} heads."
         )
         name = name_of("heads", group, recorded)
         made.append(Figure(name, f"Movement of head entropy: {group.title}", caption, data, drawing))
     return made
 
 
-def silent_heads(found: list[Member]) -> list[Figure]:
+def dead_heads(found: list[Member]) -> list[Figure]:
     """Heads that never attend to anything in the last epoch, if there are any."""
     rows: list[dict[str, object]] = []
     for group in typical(found):
         counts: dict[str, list[tuple[int, int]]] = {}
         for member in group.members:
             last = _head_table(member, last_only=True)
-            for block, silent in last.groupby("block")["is_silent"].sum().items():
-                counts.setdefault(str(block), []).append((member.seed, int(silent)))
+            for block, dead in last.groupby("block")["is_dead"].sum().items():
+                counts.setdefault(str(block), []).append((member.seed, int(dead)))
         for block, pairs in counts.items():
-            mean = float(np.mean([silent for _, silent in pairs]))
+            mean = float(np.mean([dead for _, dead in pairs]))
             place = {"data": group.data, "label": group.label, "block": block, "mean": mean}
             blank = {"low": np.nan, "high": np.nan}
-            rows += [place | {"seed": seed, "value": silent} | blank for seed, silent in pairs]
+            rows += [place | {"seed": seed, "value": dead} | blank for seed, dead in pairs]
     data = pd.DataFrame(rows, columns=["data", "label", "block", "seed", "value", "mean", "low", "high"])
     if not (data["value"] > 0).any():
         return []
-    drawing = Bars("block", "label", "block", "silent heads", "data")
+    drawing = Bars("block", "label", "block", "dead heads", "data")
     caption = "Heads whose entropy is 1 at every step of the last epoch: no query met a key. Mean and seeds."
-    return [Figure("silent-heads", "Silent heads per block", caption, data, drawing)]
+    return [Figure("dead-heads", "Dead heads per block", caption, data, drawing)]
 
 
 def head_entropy(member: Member) -> pd.DataFrame:
@@ -115,10 +115,10 @@ def _head_table(member: Member, *, last_only: bool = False) -> pd.DataFrame:
         values, epochs = heads_of(rows["entropy"]), rows["epoch"].to_numpy()
         for epoch in np.unique(epochs)[-1:] if last_only else np.unique(epochs):
             part = values[epochs == epoch]
-            columns = {"head": range(part.shape[1]), "deviation": part.std(0), "is_silent": (part >= SILENT).all(0)}
+            columns = {"head": range(part.shape[1]), "deviation": part.std(0), "is_dead": (part >= DEAD).all(0)}
             parts.append(pd.DataFrame({"block": block_name(block), "epoch": epoch, **columns}))
     if not parts:
-        return pd.DataFrame(columns=["block", "epoch", "head", "deviation", "is_silent"])
+        return pd.DataFrame(columns=["block", "epoch", "head", "deviation", "is_dead"])
     return pd.concat(parts, ignore_index=True)
 
 
