@@ -487,11 +487,113 @@ def test_a_state_of_other_heads_is_refused(ours):
         SAGE(ours(), warmup_steps=0).load_state_dict(SAGE(ours(heads=8), warmup_steps=0).state_dict())
 
 
+def test_a_state_of_another_fixed_slope_is_refused(ours):
+    with pytest.raises(ValueError, match=r"of slopes \[8.0, 8.0\], here they are \[4.0, 4.0\]"):
+        Fixed(ours()).load_state_dict(Fixed(ours(), 8.0).state_dict())
+
+
+def test_a_state_of_another_number_of_time_steps_is_refused(ours):
+    with pytest.raises(ValueError, match=r"slopes of shapes \[\(1,\)\], here they are \[\(2,\)\]"):
+        Learnable(ours(), "time").load_state_dict(Learnable(ours(time_steps=1), "time").state_dict())
+
+
+# Copies of an attached model
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_a_policy_on_a_copy_of_an_attached_model_goes_on_as_on_the_original(jelly, images, pickled):
+    model = jelly()
+    sage = SAGE(model, warmup_steps=0, signal=Random(), law=DeadZoneTanh(dead_zone=0.0))
+    for _ in range(3):
+        loss_of(model, images).backward()
+        functional.reset_net(model)
+        sage.step()
+    assert sage.slopes.tolist() != [4.0, 4.0]
+    twin = copy.deepcopy(model)
+    if pickled:
+        stored = io.BytesIO()
+        torch.save(model, stored)
+        stored.seek(0)
+        twin = torch.load(stored, weights_only=False)
+    on_twin = SAGE(twin, warmup_steps=0, signal=Random(), law=DeadZoneTanh(dead_zone=0.0))
+    on_twin.load_state_dict(sage.state_dict())
+    alphas = [[node.surrogate_function.alpha for node in nodes_of(net)] for net in (model, twin)]
+    assert alphas[0] == alphas[1]
+    on_twin.remove()
+    assert {node.surrogate_function.alpha for node in nodes_of(twin)} == {4.0}
+
+
+def test_a_copy_with_learnt_slopes_can_be_controlled(jelly, images):
+    model = jelly()
+    Learnable(model)
+    twin = copy.deepcopy(model)
+    sage = SAGE(twin, warmup_steps=0, law=Given(3.0, 5.0))
+    loss_of(twin, images).backward()
+    sage.step()
+    assert [b.neurons[0].surrogate_function.alpha for b in sage.blocks] == [3.0, 5.0]
+
+
+# A removed policy
+
+
+@pytest.mark.parametrize("attach", [Fixed, Learnable, lambda m: SAGE(m, warmup_steps=0)])
+def test_a_removed_policy_does_nothing_any_more(build, images, attach):
+    policy = attach(build())
+    state = policy.state_dict()
+    policy.remove()
+    for use in (policy.step, lambda: policy.load_state_dict(state)):
+        with pytest.raises(RuntimeError, match="was removed from its model; attach a new one"):
+            use()
+
+
+def test_removing_twice_leaves_the_next_policy_alone(ours):
+    model = ours()
+    first = Fixed(model, 3.0)
+    first.remove()
+    second = Fixed(model, 5.0)
+    first.remove()
+    assert second.blocks[0].neurons[0].slope().item() == 5.0
+    with pytest.raises(RuntimeError, match="has a policy already"):
+        Fixed(model)
+
+
+class NoBase:
+    base = None
+
+    def __call__(self, z):
+        return torch.full_like(z, 4.0)
+
+
+def test_a_policy_that_could_not_be_attached_leaves_the_model_free(ours):
+    model = ours()
+    with pytest.raises(ValueError, match="the base of a law must be a positive number, not None"):
+        SAGE(model, warmup_steps=0, law=NoBase())
+    jelly_nodes = ours(neuron=neuron.LIFNode)
+    with pytest.raises(ValueError, match="same_step=True needs nodes"):
+        SAGE(jelly_nodes, warmup_steps=0, same_step=True)
+    for free in (model, jelly_nodes):
+        SAGE(free, warmup_steps=0).remove()
+
+
 # Bad input
 
 
+def test_no_blocks_are_refused(ours):
+    for attach in (Fixed, Learnable, lambda m, blocks: SAGE(m, warmup_steps=0, blocks=blocks)):
+        with pytest.raises(ValueError, match="no blocks to control"):
+            attach(ours(), blocks=[])
+
+
+@pytest.mark.parametrize("spread", [lambda v: v[:1], lambda v: v, lambda v: 1.0])
+def test_a_spread_must_give_one_number(ours, spread):
+    with pytest.raises(ValueError, match=r"a spread must give a tensor \(\) for the values \(4,\)"):
+        SAGE(ours(), warmup_steps=0, spread=spread)
+
+
 def test_step_before_any_forward_is_refused(ours):
-    with pytest.raises(RuntimeError, match="step\\(\\) before any forward pass: run the model in training mode"):
+    with pytest.raises(
+        RuntimeError, match="step\\(\\) before any forward pass: run the model on images in training mode"
+    ):
         SAGE(ours(), warmup_steps=0).step()
 
 

@@ -32,8 +32,8 @@ class NodeSlopes:
                     f"{type(node).__name__} has no surrogate_function.alpha to control; "
                     "use a SpikingJelly node or sage_snn.neurons.LIFNode"
                 )
-        self.bases = [float(node.surrogate_function.alpha) for node in self.nodes]  # type: ignore[union-attr]
-        self._originals = [node.surrogate_function for node in self.nodes]
+        self._originals = [_original(node.surrogate_function) for node in self.nodes]
+        self.bases = [float(original.alpha) for original in self._originals]
 
     @property
     def takes_tensor(self) -> list[bool]:
@@ -50,7 +50,7 @@ class NodeSlopes:
             if ours:
                 node.slope = WrittenSlope(base, live=live, device=device)  # type: ignore[assignment]
             else:  # SpikingJelly's nodes share one surrogate object: a copy each, or all would follow
-                node.surrogate_function = copy.deepcopy(node.surrogate_function)
+                node.surrogate_function = _instead(node.surrogate_function, copy.deepcopy(node.surrogate_function))
 
     def require_shapes(self, *, every_step: bool) -> None:
         """Raise unless each node's slope can be learnt: a known surrogate, and our node for a slope per time step."""
@@ -69,7 +69,7 @@ class NodeSlopes:
             else:
                 shape = surrogate_shape(node)
                 assert shape is not None
-                node.surrogate_function = TensorSurrogate(shape, slope)
+                node.surrogate_function = _instead(node.surrogate_function, TensorSurrogate(shape, slope))
 
     def write(self, values: Tensor) -> None:
         """Write one value per node (nodes,)."""
@@ -97,6 +97,16 @@ class NodeSlopes:
     def _with(self, values: Iterable[Any]) -> list[tuple[Any, Any, bool]]:
         ours = [isinstance(getattr(node, "slope", None), WrittenSlope) for node in self.nodes]
         return list(zip(self.nodes, values, ours, strict=True))
+
+
+def _instead(original: Any, held: Any) -> Any:
+    """The surrogate that a policy puts in the place of the original, which copies of the model keep with it."""
+    held.__dict__["_original"] = original  # not as a submodule
+    return held
+
+
+def _original(surrogate: Any) -> Any:
+    return surrogate.__dict__.get("_original", surrogate)
 
 
 def _path(node: nn.Module, ours: bool) -> str:

@@ -1,6 +1,7 @@
 """One slope for the whole training: what everybody does, and what the others are compared with."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,3 +26,11 @@ class Fixed(Policy):
     def slopes(self) -> Tensor:
         """The given slope for each block."""
         return torch.full((len(self.blocks),), self._slope, dtype=torch.float64)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to restore: the state must be of the same slope."""
+        super().load_state_dict(state)
+        if state["slopes"].tolist() != self.slopes.tolist():
+            raise ValueError(
+                f"this state is of slopes {state['slopes'].tolist()}, here they are {self.slopes.tolist()}"
+            )

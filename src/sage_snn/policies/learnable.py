@@ -70,6 +70,11 @@ class Learnable(Policy):
         super().load_state_dict(state)
         if state["per"] != self.per:
             raise ValueError(f"this state is of Learnable(per={state['per']!r}), here it is per={self.per!r}")
+        shapes = [[tuple(p.shape) for p in side] for side in (state["log_slopes"], self._parameters)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(
+                f"this state has slopes of shapes {shapes[0]}, here they are {shapes[1]}: same T and blocks?"
+            )
         with torch.no_grad():
             for mine, saved in zip(self._parameters, state["log_slopes"], strict=True):
                 mine.copy_(saved)

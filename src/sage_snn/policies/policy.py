@@ -22,6 +22,8 @@ class Policy:
 
     def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], blocks: Sequence[Block]) -> None:
         _refuse_captured(model)
+        if not blocks:
+            raise ValueError("no blocks to control: leave blocks= out to have them found, or name at least one")
         self.blocks = list(blocks)
         self._model = weakref.ref(model)
         self._nodes = NodeSlopes(nodes)
@@ -30,6 +32,8 @@ class Policy:
                 f"{type(model).__name__} has a policy already; call remove() on that one before attaching another"
             )
         _controlled.update(self._nodes.nodes)
+        self._is_attached = True
+        self._nodes.restore()  # what a copied or unpickled model kept of its policy
 
     @property
     def slopes(self) -> Tensor:
@@ -38,6 +42,7 @@ class Policy:
 
     def step(self) -> None:
         """Once per optimizer step: set the slopes of the next forward pass."""
+        self._require_attached()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the optimizer should train besides the model, without weight decay."""
@@ -52,6 +57,7 @@ class Policy:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state_dict()` of the same policy on the same model."""
+        self._require_attached()
         for key, mine in Policy.state_dict(self).items():
             if key != "slopes" and state.get(key) != mine:
                 raise ValueError(
@@ -69,8 +75,14 @@ class Policy:
 
     def remove(self) -> None:
         """Give the model back exactly as it was; harmless the second time."""
-        self._nodes.restore()
-        _controlled.difference_update(self._nodes.nodes)
+        if self._is_attached:
+            self._is_attached = False
+            self._nodes.restore()
+            _controlled.difference_update(self._nodes.nodes)
+
+    def _require_attached(self) -> None:
+        if not self._is_attached:
+            raise RuntimeError(f"this {type(self).__name__} was removed from its model; attach a new one")
 
     def __str__(self) -> str:
         return self.describe()

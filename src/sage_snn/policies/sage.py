@@ -45,28 +45,25 @@ class SAGE(Policy):
         blocks = find_blocks(model) if blocks is None else list(blocks)
         device = device_of(model)
         _check_law(law, torch.zeros(len(blocks), dtype=torch.float64, device=device))
+        spread = SPREADS[spread] if isinstance(spread, str) else spread
+        _check_spread(spread, {block.heads for block in blocks})
         nodes = block_nodes(blocks, neurons)
         owner = owners(blocks, nodes)
         if neurons == "all":  # Choice (decision 10): nodes outside the blocks follow the first block
             outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
             nodes, owner = outside + nodes, [0] * len(outside) + owner
-        if len(blocks) < 2 and statistics.center:
+        if len(blocks) == 1 and statistics.center:
             warnings.warn(
                 "one attention block only: centring over blocks makes every score zero, so the slope stays at its "
                 "base; pass statistics=Statistics(center=False)",
                 stacklevel=2,
             )
         super().__init__(model, nodes, blocks)
-        if same_step and not all(self._nodes.takes_tensor):
-            self.remove()
-            raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
         self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
         self.signal, self.statistics, self.law, self.neurons = signal, statistics, law, neurons
-        self.spread = SPREADS[spread] if isinstance(spread, str) else spread
+        self.spread = spread
         self._owner = torch.tensor(owner, device=device)
         self._ratios = torch.tensor(self._nodes.bases, dtype=torch.float64, device=device) / self._law_base
-        self._nodes.hold(live=same_step, device=device)
-        self._taps = [Tap(block, signal, device, give_up=self.remove) for block in blocks]
         self._steps = 0
         self._history = History.start(len(blocks), device)
         self._slopes = torch.full((len(blocks),), self._law_base, dtype=torch.float64, device=device)
@@ -74,6 +71,19 @@ class SAGE(Policy):
             (3, len(blocks)), torch.nan, device=device
         ).double()
         self._heads = [torch.full((block.heads,), torch.nan, dtype=torch.float64, device=device) for block in blocks]
+        self._taps: list[Tap] = []
+        try:
+            self._attach(device)
+        except BaseException:
+            self.remove()
+            raise
+
+    def _attach(self, device: torch.device) -> None:
+        if self.same_step and not all(self._nodes.takes_tensor):
+            raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
+        self._nodes.hold(live=self.same_step, device=device)
+        for block in self.blocks:
+            self._taps.append(Tap(block, self.signal, device, give_up=self.remove))
 
     @property
     def slopes(self) -> Tensor:
@@ -103,6 +113,7 @@ class SAGE(Policy):
     @torch.no_grad()
     def step(self) -> None:
         """Read what the forward passes since the last step left, and write the slopes of the next one."""
+        super().step()
         reading = self._steps % self.every == 0
         if reading:
             self._heads = self._read()
@@ -128,7 +139,7 @@ class SAGE(Policy):
                 )
         if not any(tap.has_read for tap in self._taps):
             raise RuntimeError(
-                "step() before any forward pass: run the model in training mode with gradients first "
+                "step() before any forward pass: run the model on images in training mode with gradients first "
                 "(a model compiled and run before the policy was attached needs torch.compiler.reset())"
             )
         if self._slopes.device != self._taps[0].sums.device:
@@ -223,16 +234,26 @@ class SAGE(Policy):
 
     def remove(self) -> None:
         """Take hooks and slopes off the model."""
-        for tap in getattr(self, "_taps", []):
+        for tap in self._taps:
             tap.remove()
         super().remove()
 
 
 def _check_law(law: Law, z: Tensor) -> None:
+    base = getattr(law, "base", BASE)
+    if not isinstance(base, int | float) or not base > 0:
+        raise ValueError(f"the base of a law must be a positive number, not {base!r}")
     for score in (-3.0, 0.0, 3.0):  # scores of a normalised series hardly go further
         slopes = law(z + score)
         if slopes.shape != z.shape or not bool((slopes > 0).all()):
             raise ValueError(f"a law must give one positive slope per block, ({len(z)},), not {slopes} for {score}")
+
+
+def _check_spread(spread: Spread, heads: set[int]) -> None:
+    for count in heads:
+        value = spread(torch.zeros(count, dtype=torch.float64))
+        if not isinstance(value, Tensor) or value.shape != ():
+            raise ValueError(f"a spread must give a tensor () for the values ({count},) of all heads, not {value!r}")
 
 
 def _named(thing: object) -> str:
