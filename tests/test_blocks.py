@@ -283,3 +283,17 @@ def test_heads_that_do_not_divide_the_width_are_refused_at_attach(found):
     with pytest.raises(ValueError, match=r"7 heads do not divide its \d+ channels; build the model with heads"):
         SAGE(model, warmup_steps=0)
     assert nodes_as_they_are(model) == before
+
+
+def test_a_scale_in_a_tensor_is_read(jelly):
+    model = jelly()
+    for module in model.modules():
+        if hasattr(module, "scale"):
+            module.scale = torch.tensor(0.5)
+    assert [block.scale for block in find_blocks(model)] == [0.5, 0.5]
+
+
+def test_query_and_key_are_modules_not_names(ours):
+    nodes = nodes_of(ours().blocks[0])
+    with pytest.raises(ValueError, match="query must be a module whose output is read, not 'q_lif'"):
+        Block(nodes, query="q_lif", key="k_lif")

@@ -93,3 +93,48 @@ def test_spikingjellys_model_can_be_checked_too(batch):
         T=2, img_size_h=16, img_size_w=16, patch_size=4, embed_dims=32, num_heads=4, depths=2, num_classes=10
     )
     assert [part.nodes for part in check(model, *batch).parts] == [5, 5, 5]
+
+
+class Shortcut(torch.nn.Module):
+    """A node that passes no gradient on, alone or with a shortcut around it, after a block that check() can find."""
+
+    def __init__(self, shortcut):
+        super().__init__()
+        torch.manual_seed(0)
+        self.network, self.shortcut = spikformer(depth=1, dim=32, heads=4, time_steps=2, image_size=16), shortcut
+        self.lif = LIFNode(step_mode="m", surrogate_function=surrogate.PiecewiseQuadratic(alpha=1e6))
+
+    def forward(self, x):
+        features = self.network.forward_features(x)
+        spikes = self.lif(features)
+        return self.network.head((features + spikes if self.shortcut else spikes).mean(0))
+
+
+@pytest.mark.parametrize("shortcut", [False, True])
+def test_a_shortcut_does_not_hide_a_node_without_gradient(batch, shortcut):
+    report = check(Shortcut(shortcut), *batch)
+    assert "zero gradient" in report.parts[0].problems
+
+
+class Memoryless(torch.nn.Module):
+    """A node that knows no step mode."""
+
+    def __init__(self, v_threshold=1.0, **unused):
+        super().__init__()
+        self.v_threshold, self.surrogate_function = v_threshold, surrogate.Sigmoid(4.0)
+
+    def forward(self, x):
+        return self.surrogate_function(x - self.v_threshold)
+
+
+def test_nodes_without_a_step_mode_are_looked_at_too(batch):
+    model = spikformer(depth=1, dim=32, heads=4, time_steps=2, image_size=16, neuron=Memoryless)
+    assert check(model, *batch).parts[0].firing_rate > 0
+
+
+def test_a_model_can_be_checked_between_a_pass_and_its_reset(batch):
+    model = SpikingJellySpikformer(
+        T=2, img_size_h=16, img_size_w=16, num_classes=10, embed_dims=32, num_heads=4, depths=1
+    )
+    model(batch[0])
+    assert math.isfinite(check(model, *batch).loss)

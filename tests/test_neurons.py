@@ -1,5 +1,6 @@
 import copy
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -147,6 +148,39 @@ def test_output_monitor_records_every_node():
             recorded.append([records["1"][0], records["3"][0]])
     assert recorded[0][0].sum() > 0
     assert all(torch.equal(a, b) for a, b in zip(*recorded, strict=True))
+
+
+def test_input_monitor_sees_normalised_currents(ours, images):
+    model = ours()
+    expected = []
+    model.stem.stages[0].norm.register_forward_hook(lambda norm, args, output: expected.append(output))
+    model(images)
+    model = ours()
+    with monitor.InputMonitor(model, LIFNode) as records:
+        model(images)
+        assert torch.allclose(records["stem.stages.0.lif"][0].flatten(0, 1), expected[0], atol=1e-6)
+
+
+class Zeros(LIFNode):
+    def multi_step_functional_forward(self, inputs, states, **kwargs):
+        return (torch.zeros_like(inputs[0]),), states
+
+
+def test_a_subclass_with_a_forward_pass_of_its_own_is_obeyed(ours, images):
+    model = ours(neuron=partial(Zeros, carry_state=False))
+    with monitor.OutputMonitor(model, LIFNode) as records:
+        model(images)
+        assert len(records.records) > 10
+        assert not any(spikes.any() for spikes in records.records)
+    assert model.stem.stages[0].why_not_fused() == "Zeros has a forward pass of its own"
+
+
+def test_overriding_what_would_never_be_called_is_refused():
+    with pytest.raises(TypeError, match=r"Leaky\.neuronal_charge would never be called: override single_step"):
+
+        class Leaky(LIFNode):
+            def neuronal_charge(self, x):
+                self.v = x
 
 
 def test_attribute_monitor_records_stored_membranes():

@@ -77,6 +77,33 @@ def test_a_replay_counts_once_and_as_the_pass_it_replays(ours, reentrant, every)
     assert all(torch.equal(a, b) for a, b in zip(grads, wanted_grads, strict=True))
 
 
+def test_a_pass_without_gradients_before_the_replay_changes_nothing(ours, images):
+    model, signal = checkpointed(ours(), False), Counting()
+    sage = SAGE(model, warmup_steps=0, signal=signal)
+    loss = model(images).sum()
+    with torch.no_grad():
+        model(images)
+    loss.backward()
+    sage.step()
+    assert len(signal.rows) == 2
+
+
+def test_checkpointing_the_whole_model_keeps_nothing_but_its_input(ours, images):
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        checkpoint(ours(), images.requires_grad_(), use_reentrant=False)
+    assert len(kept) <= 1
+    loss = checkpoint(ours(), images, use_reentrant=False).square().sum()
+    (expected,) = torch.autograd.grad(ours()(images).square().sum(), images)
+    (found,) = torch.autograd.grad(loss, images)
+    assert torch.equal(found, expected)
+
+
 def test_step_between_a_pass_and_its_replay_is_warned_of(ours, images):
     model = checkpointed(ours(), False)
     sage = SAGE(model, warmup_steps=0)

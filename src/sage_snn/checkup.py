@@ -1,6 +1,5 @@
 """A look at a model's surrogate gradients, silent neurons and dead heads, before a long training is started."""
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from spikingjelly.activation_based import functional
 from torch import Tensor, nn
 
-from .blocks import Block, find_blocks, nodes_of
+from .blocks import Block, copied, find_blocks, nodes_of, unwrapped
 
 VANISHING, EXPLODING = 1e-4, 1e4  # a node that shrinks or grows the gradient by this factor is reported
 
@@ -68,13 +67,15 @@ class _Probe:
         self.spikes = self.places = 0
         self.before: list[Tensor] = []
         self.after: list[Tensor] = []
+        # A view of its own: the gradient of the input itself would hold that of a shortcut around the node too.
+        node.register_forward_pre_hook(lambda _node, args: (args[0].view_as(args[0]), *args[1:]))
         node.register_forward_hook(self)
 
     def __call__(self, node: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
         ever = output.detach().ne(0)
         self.spikes, self.places = self.spikes + int(ever.sum()), self.places + ever.numel()
         # Time and batch come first; what is left is the population of neurons.
-        population = ever.flatten(0, 1).any(0) if node.step_mode == "m" else ever.any(0)
+        population = ever.flatten(0, 1).any(0) if getattr(node, "step_mode", "m") == "m" else ever.any(0)
         self.fired = population if self.fired is None else self.fired | population
         if args[0].requires_grad:
             args[0].register_hook(lambda g: self.after.append(g.detach().double().norm()))
@@ -99,20 +100,18 @@ class _Probe:
 
 def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[Block] | None = None) -> Report:
     """One forward and backward pass of a copy of the model in training mode; the model itself is not touched."""
-    model = getattr(model, "module", model)
     # The copy takes the given blocks along, so that they name the copy's modules.
-    copied, described = copy.deepcopy((model, list(blocks) if blocks is not None else None))
-    copied.train().zero_grad()
-    functional.reset_net(copied)
-    _separate_neurons(copied)
-    found = described if described is not None else find_blocks(copied)
+    network, described = copied(unwrapped(model), list(blocks) if blocks is not None else None)
+    network.train().zero_grad()
+    functional.reset_net(network)
+    found = described if described is not None else find_blocks(network)
     inside = {id(node) for block in found for node in block.neurons}
-    groups = [("outside blocks", [n for n in nodes_of(copied) if id(n) not in inside], None)]
+    groups = [("outside blocks", [n for n in nodes_of(network) if id(n) not in inside], None)]
     groups += [(block.name or f"block {i}", list(block.neurons), block) for i, block in enumerate(found)]
     probes = {id(node): _Probe(node) for _, nodes, _ in groups for node in nodes}
     seen = [_DeadHeads(block) for block in found]
     with torch.enable_grad():
-        logits = copied(images)
+        logits = network(images)
         logits = logits.mean(0) if logits.ndim == 3 else logits  # SpikingJelly's Spikformer keeps the time steps
         loss = F.cross_entropy(logits, labels)
         loss.backward()
@@ -121,13 +120,6 @@ def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[
         _part(name, [probes[id(n)] for n in nodes], dead.get(id(block), [])) for name, nodes, block in groups if nodes
     ]
     return Report(loss.item(), parts)
-
-
-def _separate_neurons(model: nn.Module) -> None:
-    """A hook on its BatchNorm keeps a neuron from being fused with it, and the gradient between them visible."""
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            module.register_forward_hook(lambda *_: None)
 
 
 class _DeadHeads:

@@ -49,6 +49,14 @@ class LIFNode(neuron.LIFNode):
         self.carry_state = carry_state
         self.slope: Slope | None = None
 
+    def __init_subclass__(cls) -> None:
+        unheard = [name for name in ("neuronal_charge", "neuronal_fire", "neuronal_reset") if name in cls.__dict__]
+        if unheard:
+            raise TypeError(
+                f"{cls.__name__}.{unheard[0]} would never be called: override single_step_functional_forward and "
+                "multi_step_functional_forward, or derive from SpikingJelly's LIFNode, which policies control too"
+            )
+
     def materialize_states(self, inputs: tuple[Any, ...], states: tuple[Any, ...], step_mode: str) -> tuple[Any, ...]:
         """Membrane to start from, never in half precision."""
         x = inputs[0][0] if step_mode == "m" else inputs[0]
@@ -97,6 +105,10 @@ class LIFNode(neuron.LIFNode):
             return f"{type(norm).__name__} is not a plain BatchNorm"
         if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
             return "the BatchNorm has hooks"
+        if type(self).multi_step_functional_forward is not LIFNode.multi_step_functional_forward:
+            return f"{type(self).__name__} has a forward pass of its own"
+        if self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks or self._shows_inputs:
+            return "hooks on the node ask for its inputs"
         if self.carry_state or self.store_v_seq or self.step_mode != "m":
             return "the node keeps its membrane"
         if surrogate_shape(self) not in FUSED_SHAPES:
@@ -114,6 +126,10 @@ class LIFNode(neuron.LIFNode):
             yield
         finally:
             self.slope = slope
+
+    @property
+    def _shows_inputs(self) -> bool:
+        return not all(getattr(hook, "reads_output_only", False) for hook in self._forward_hooks.values())
 
     @property
     def _rest(self) -> float:

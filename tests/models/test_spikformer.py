@@ -9,6 +9,7 @@ from spikingjelly.activation_based import functional, neuron, surrogate
 from torch import nn
 
 from sage_snn import LIFNode
+from sage_snn.blocks import watching
 from sage_snn.models import spikformer
 from sage_snn.models.spikformer import NormLIF
 
@@ -73,10 +74,8 @@ def test_an_image_is_the_same_as_equal_events():
 @pytest.mark.parametrize("events", [False, True])
 def test_with_the_kernels_channels_lie_last_in_memory_all_the_way(channels, events):
     model, seen = spikformer(**SMALL, in_channels=channels), []
-    for module in model.modules():
-        if isinstance(module, LIFNode):
-            module.register_forward_hook(lambda m, a, out: seen.append(out))
-    model(torch.randn(*[3] * events, 2, channels, 16, 16))
+    with watching((module, seen.append) for module in model.modules() if isinstance(module, LIFNode)):
+        model(torch.randn(*[3] * events, 2, channels, 16, 16))
     assert len(seen) == 5 + 2 * 7
     assert all(spikes.movedim(2, -1).is_contiguous() for spikes in seen[channels == 1 :])
 
@@ -228,3 +227,8 @@ def test_token_maps_are_linear_layers_over_channels():
     expected = F.linear(x.transpose(1, 2), synapse.weight.squeeze(-1), synapse.bias).transpose(1, 2)
     assert isinstance(synapse, nn.Conv1d)
     torch.testing.assert_close(synapse(x), expected)
+
+
+def test_timm_is_told_where_features_are():
+    with pytest.raises(ValueError, match=r"call model\.forward_features"):
+        timm.create_model("spikformer_4_256", features_only=True)

@@ -8,10 +8,10 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sage_snn.blocks import Block
+from sage_snn.blocks import Block, watching
 from sage_snn.signals import HeadEntropy, head_entropy
 from sage_snn.training import RunError
-from sage_snn.training.inspection import _Watch, _watching, attention_figure, inspect_run
+from sage_snn.training.inspection import _looks, _Watch, attention_figure, inspect_run
 from sage_snn.training.run import open_run
 
 
@@ -77,7 +77,7 @@ def test_readings_are_means_over_all_images_and_the_whole_map():
     q, k = torch.rand(2, 2, 3, 4, 5, 8).gt(0.6).float().unbind()  # (T, B, H, N, K)
     query, key = nn.Identity(), nn.Identity()
     watch = _Watch(Block([], query, key, heads=4, layout="TBNC"), HeadEntropy(0.25))
-    with _watching([watch]):
+    with watching(_looks([watch])):
         for images in (slice(0, 1), slice(1, 3)):  # batches of different size
             query(q[:, images].transpose(2, 3).flatten(3))
             key(k[:, images].transpose(2, 3).flatten(3))

@@ -4,12 +4,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..blocks import Tap
+from ..blocks import Tap, watching
 from ..deploy import accelerate, fuse
 from ..policies import SAGE
 from ..signals import HeadStatistics
@@ -189,18 +190,11 @@ def _inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[],
 def _spikes_of(sage: SAGE, model: torch.nn.Module, size: Size) -> list[Any]:
     """Query and key of every block in one pass, as the taps see them."""
     outputs: list[dict[str, Any]] = [{} for _ in sage.blocks]
-    handles: list[Any] = []
+    looks: list[Any] = []
     for block, kept in zip(sage.blocks, outputs, strict=True):
-        for role, module in (("query", block.query), ("key", block.key)):
-            assert module is not None
-
-            def keep(_m: Any, _a: Any, out: Any, kept: Any = kept, role: str = role) -> None:
-                kept[role] = out.detach()
-
-            handles.append(module.register_forward_hook(keep))
-    inference(model, size)()
-    for handle in handles:
-        handle.remove()
+        looks += [(block.query, partial(kept.__setitem__, "query")), (block.key, partial(kept.__setitem__, "key"))]
+    with watching(looks):
+        inference(model, size)()
     return [block.query_and_key(kept) for block, kept in zip(sage.blocks, outputs, strict=True)]
 
 

@@ -35,6 +35,9 @@ class Block:
     def __post_init__(self) -> None:
         if self.read is None and (self.query is None or self.key is None):
             raise ValueError("a Block needs query= and key= modules, or read=callable(block) -> (q, k)")
+        for role, module in (("query", self.query), ("key", self.key)):
+            if module is not None and not isinstance(module, nn.Module):
+                raise ValueError(f"{role} must be a module whose output is read, not {module!r}")
         if self.heads < 1:
             raise ValueError(f"heads must be at least 1, not {self.heads}")
         if self.layout not in ("TBNC", "TBCN", "TBCHW"):

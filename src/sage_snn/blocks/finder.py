@@ -2,17 +2,18 @@
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .block import Block, Layout
+from .copies import INSIDES, is_wrapper, unwrapped
 from .slopes import nodes_of
 
 
 def find_blocks(model: nn.Module) -> list[Block]:
     """The attention blocks of a spiking transformer, recognised by structure."""
     modules = dict(model.named_modules())
-    attentions = {name: m for name, m in modules.items() if _attention_fields(m) is not None}
-    parents = [name.rpartition(".")[0] for name in attentions]
+    attentions = {name: m for name, m in modules.items() if not is_wrapper(m) and _attention_fields(m) is not None}
+    parents = [_parent(name, modules) for name in attentions]
     blocks: list[Block] = []
     for (name, attention), parent in zip(attentions.items(), parents, strict=True):
         # The block is the module around the attention, unless that is a mere list of attentions or the whole model.
@@ -23,7 +24,7 @@ def find_blocks(model: nn.Module) -> list[Block]:
         _refuse_odd_heads(_plain(name), attention, fields)
         blocks.append(Block(nodes_of(whole), name=_plain(name), attention=nodes_of(attention), **fields))
     if not blocks:
-        kind = type(getattr(model, "module", model)).__name__
+        kind = type(unwrapped(model)).__name__
         raise ValueError(f"no spiking self-attention found in {kind}; pass blocks=[Block(...)]")
     return blocks
 
@@ -34,7 +35,8 @@ def _attention_fields(module: nn.Module) -> dict[str, Any] | None:
     if not isinstance(heads, int):
         return None
     scale = getattr(module, "scale", 0.125)
-    common = {"heads": heads, "scale": float(scale) if isinstance(scale, int | float) else 0.125}
+    is_number = isinstance(scale, int | float) or (isinstance(scale, Tensor) and scale.numel() == 1)
+    common = {"heads": heads, "scale": float(scale) if is_number else 0.125}
     for name, parts in (("qkv_lif", 3), ("qk_lif", 2)):  # SpikingJelly
         packed = getattr(module, name, None)
         if isinstance(packed, nn.Module):
@@ -68,5 +70,11 @@ def _refuse_odd_heads(name: str, attention: nn.Module, fields: dict[str, Any]) -
 
 
 def _plain(name: str) -> str:
-    """A module's name without the wrappers of DDP and torch.compile."""
-    return ".".join(part for part in name.split(".") if part not in ("module", "_orig_mod"))
+    """A module's name without the wrappers of DDP, torch.compile and activation checkpointing."""
+    return ".".join(part for part in name.split(".") if part not in INSIDES)
+
+
+def _parent(name: str, modules: dict[str, nn.Module]) -> str:
+    """Name of the module around this one and its wrappers."""
+    parent = name.rpartition(".")[0]
+    return _parent(parent, modules) if parent and is_wrapper(modules[parent]) else parent

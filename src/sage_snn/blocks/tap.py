@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..signals import Signal
 from .block import Block
+from .outputs import OutputHook
 
 
 class Tap:
@@ -29,7 +30,8 @@ class Tap:
         self.block, self.signal, self.per_head, self.give_up = block, signal, per_head, give_up
         # Preallocated and written in place, so that a compiled forward pass stays one graph: the sums, and rows.
         self.sums = torch.zeros(per_head * block.heads + 1, dtype=torch.float64, device=device)
-        self.active, self.has_read, self.read_in_forward, self.replayed_after_step = True, False, False, False
+        self.active, self.has_read, self.replayed_after_step = True, False, False
+        self._seen_now = self._seen_before = False  # a pass with gradients, since the last step and before it
         self._held: dict[str, Tensor] = {}
         self._handles: list[Any] = []
         if block.query is not None and block.key is not None and block.read is None:
@@ -38,7 +40,7 @@ class Tap:
 
     def receive(self, role: str, module: nn.Module, output: Tensor) -> None:
         """Take one module's output; with the last of them, read the signal."""
-        if not module.training or not self.active or not self._wanted():
+        if not module.training or not self._wanted() or not self.active:
             return
         self._held[role] = output.detach()
         if len(self._held) == len(self._handles):
@@ -72,6 +74,7 @@ class Tap:
         """Forget what was read."""
         self.sums.zero_()
         self.has_read = False
+        self._seen_before, self._seen_now = self._seen_now, False
         self._held = {}
 
     def remove(self) -> None:
@@ -83,13 +86,16 @@ class Tap:
         if torch.compiler.is_compiling():
             return torch.is_grad_enabled()
         if torch._C._current_graph_task_id() != -1:  # inside backward: activation checkpointing replays the pass
-            self.replayed_after_step |= self.read_in_forward and not self.has_read
-            return not self.read_in_forward
-        self.read_in_forward = torch.is_grad_enabled()
-        return self.read_in_forward
+            self.replayed_after_step |= self._seen_before and not self._seen_now
+            return not (self._seen_before or self._seen_now)
+        if torch.is_grad_enabled():
+            self._seen_now = True
+            return True
+        self._seen_before = False  # the reentrant kind: what is replayed after this pass was not read yet
+        return False
 
 
-class _Hook:
+class _Hook(OutputHook):
     """A hook that a copied or unpickled model keeps as a mere shell: only the original reports to the policy."""
 
     def __init__(self, tap: Tap | None, role: str) -> None:

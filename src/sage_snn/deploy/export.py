@@ -1,6 +1,5 @@
 """A trained network in the formats that other programs read: ONNX, NIR, plain weights, the authors' checkpoint."""
 
-import copy
 import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import torch
 from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
 
-from ..blocks import find_blocks
+from ..blocks import copied, find_blocks, unwrapped
 from ..models import Spikformer, official_state_dict
 from ..neurons import LIFNode, spikingjelly_nodes
 
@@ -47,7 +46,8 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor) -> Path
     if to not in writers:
         raise ExportError(f"cannot export to {to!r}; choose one of {', '.join(writers)}")
     path = Path(path)
-    network = copy.deepcopy(getattr(model, "module", model)).cpu().eval()
+    (network,) = copied(unwrapped(model))
+    network.cpu().eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[to](network, path, example.detach().cpu())
@@ -61,11 +61,11 @@ def onnx_agreement(model: nn.Module, path: str | Path, images: Tensor) -> float:
     _require("onnxruntime")
     import onnxruntime
 
-    model = copy.deepcopy(getattr(model, "module", model)).cpu().eval()
+    (network,) = copied(unwrapped(model))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (logits,) = session.run(["logits"], {"images": images.detach().cpu().numpy()})
     with torch.no_grad():
-        expected = model(images.detach().cpu()).argmax(-1)
+        expected = network.cpu().eval()(images.detach().cpu()).argmax(-1)
     return float((torch.from_numpy(logits).argmax(-1) == expected).double().mean())
 
 

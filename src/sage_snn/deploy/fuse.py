@@ -1,11 +1,12 @@
 """The deployment form of a network: batch normalisation folded into the weights, nothing left that training needs."""
 
-import copy
 from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from ..blocks import copied, unwrapped
 
 
 class FoldedLIF(nn.Module):
@@ -31,7 +32,8 @@ def fuse(model: nn.Module) -> nn.Module:
     Folds every synapse-norm-LIF unit of our networks, and every convolution or linear layer that a BatchNorm follows in
     a sequential container, such as SpikingJelly's.
     """
-    fused = copy.deepcopy(getattr(model, "module", model)).eval()
+    (fused,) = copied(unwrapped(model))
+    fused.eval()
     for parent in list(fused.modules()):
         for name, child in list(parent.named_children()):
             if all(hasattr(child, part) for part in ("synapse", "norm", "lif")):

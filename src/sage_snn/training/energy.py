@@ -6,8 +6,9 @@ into the weights and costs nothing. The first convolution sees real-valued image
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from spikingjelly.activation_based.op_counter import (
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from ..blocks import is_node
+from ..blocks import is_node, watching
 
 MAC_PJ, AC_PJ = 4.6, 0.9
 SOURCE = "45 nm, 32-bit floating point (Horowitz, ISSCC 2014)"
@@ -88,7 +89,7 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
         still = batch.ndim == 4
         images += batch.shape[0 if still else 1]
         functional.reset_net(network)
-        with rates, DispatchCounterMode([synops, macs]):
+        with watching(rates.looks()), DispatchCounterMode([synops, macs]):
             network(batch)
         functional.reset_net(network)
         with DispatchCounterMode([ann]):
@@ -192,26 +193,21 @@ def _layer_name(network: nn.Module, name: str) -> str:
 
 
 class _Rates:
-    """Counts the spikes of every node while it is entered."""
+    """Counts the spikes of every node."""
 
     def __init__(self, network: nn.Module) -> None:
         self._nodes = {name: module for name, module in network.named_modules() if is_node(module)}
         self._spikes = dict.fromkeys(self._nodes, 0)
         self._places = dict.fromkeys(self._nodes, 0)
-        self._handles: list[Any] = []
 
-    def __enter__(self) -> None:
+    def looks(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], None]]]:
+        """What counts at each node."""
         for name, node in self._nodes.items():
+            yield node, partial(self._count, name)
 
-            def look(_m: Any, _a: Any, output: Tensor, name: str = name) -> None:
-                self._spikes[name] += int(output.count_nonzero())
-                self._places[name] += output.numel()
-
-            self._handles.append(node.register_forward_hook(look))
-
-    def __exit__(self, *error: object) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+    def _count(self, name: str, output: Tensor) -> None:
+        self._spikes[name] += int(output.count_nonzero())
+        self._places[name] += output.numel()
 
     def by_node(self) -> dict[str, float]:
         """Share of places that spiked."""

@@ -1,5 +1,6 @@
 """Accuracy of a model on a test set, and how often its neurons fire."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
-from ..blocks import is_node
+from ..blocks import is_node, watching
 from ..data import Loader
 
 
@@ -43,17 +44,12 @@ def evaluate(model: nn.Module, loader: Loader, classes: int, device: torch.devic
 def firing_rates(network: nn.Module, loader: Loader) -> dict[str, float]:
     """Share of places that spike, per node, on the first test batch."""
     rates: dict[str, float] = {}
-    handles: list[Any] = []
-    for name, module in network.named_modules():
-        if is_node(module):
 
-            def look(_m: Any, _a: Any, output: Tensor, name: str = name) -> None:
-                rates[name] = float(output.ne(0).double().mean())
+    def look(name: str, output: Tensor) -> None:
+        rates[name] = float(output.ne(0).double().mean())
 
-            handles.append(module.register_forward_hook(look))
     network.eval()
     device = next(network.parameters()).device
-    network(next(iter(loader.epoch(0, 0, 1))).images.to(device))
-    for handle in handles:
-        handle.remove()
+    with watching((module, partial(look, name)) for name, module in network.named_modules() if is_node(module)):
+        network(next(iter(loader.epoch(0, 0, 1))).images.to(device))
     return rates

@@ -1,10 +1,12 @@
 """What broke when a loss or a gradient is no longer finite."""
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..blocks import watching
 from .folder import RunError
 
 if TYPE_CHECKING:
@@ -46,17 +48,12 @@ def _part(name: str) -> str:
 
 def _first_non_finite_output(network: nn.Module, images: Tensor) -> str | None:
     found: list[str] = []
-    handles: list[Any] = []
-    for name, module in network.named_modules():
-        if not any(module.children()):
 
-            def look(_m: Any, _a: Any, output: Any, name: str = name) -> None:
-                if isinstance(output, Tensor) and not found and not output.isfinite().all():
-                    found.append(name)
+    def look(name: str, output: Any) -> None:
+        if isinstance(output, Tensor) and not found and not output.isfinite().all():
+            found.append(name)
 
-            handles.append(module.register_forward_hook(look))
-    with torch.no_grad():
+    leaves = ((module, partial(look, name)) for name, module in network.named_modules() if not any(module.children()))
+    with torch.no_grad(), watching(leaves):
         network(images)
-    for handle in handles:
-        handle.remove()
     return found[0] if found else None

@@ -5,8 +5,7 @@ T time steps, B batch, H heads, N tokens, K head width.
 
 import io
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from ..blocks import Block, find_blocks
+from ..blocks import Block, find_blocks, watching
 from ..signals import HeadEntropy, population_std
 from .folder import RunError, write_atomically
 from .run import Run, Which
@@ -73,7 +72,7 @@ def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection:
     except ValueError as error:
         raise RunError(f"{run.name}: {error}") from None
     loader = run.test_loader(READ_IMAGES)
-    with _watching(watches):
+    with watching(_looks(watches)):
         _pass_through(network, [batch.images for batch in loader.epoch(0)])
     state = run.policy_state
     slopes = state["slopes"].tolist() if state else [None] * len(watches)
@@ -102,7 +101,7 @@ class _Watch:
         assert block.key is not None
         return {"query": block.query} if block.parts > 1 else {"query": block.query, "key": block.key}
 
-    def receive(self, role: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
+    def receive(self, role: str, output: Tensor) -> None:
         """Take an output; with the last of them, read the block."""
         self._held[role] = output
         if len(self._held) < len(self.modules):
@@ -126,19 +125,10 @@ class _Watch:
         return BlockReport(name, neurons, slope, entropy.tolist(), float(population_std(entropy)), dead)
 
 
-@contextmanager
-def _watching(watches: list[_Watch]) -> Iterator[None]:
-    """Inside, every pass through the network is read."""
-    handles = [
-        module.register_forward_hook(partial(watch.receive, role))
-        for watch in watches
-        for role, module in watch.modules.items()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _looks(watches: list[_Watch]) -> Iterator[tuple[nn.Module, Callable[[Tensor], None]]]:
+    for watch in watches:
+        for role, module in watch.modules.items():
+            yield module, partial(watch.receive, role)
 
 
 @torch.no_grad()
@@ -152,7 +142,7 @@ def _draw_maps(run: Run, network: nn.Module, watches: list[_Watch], images: int)
     loader = run.test_loader(images)
     fresh = [_Watch(watch.block, watch.signal) for watch in watches]
     batches = list(loader.epoch(0))
-    with _watching(fresh):
+    with watching(_looks(fresh)):
         _pass_through(network, [batch.images for batch in batches])
     pictures, labels = (torch.cat([getattr(batch, part) for batch in batches]) for part in ("images", "labels"))
     maps = {watch.block.name or f"block {i}": torch.cat(watch.received) for i, watch in enumerate(fresh)}
