@@ -13,6 +13,7 @@ from sage_snn.signals import (
     Constant,
     HeadEntropy,
     HeadGini,
+    HeadStatistics,
     Random,
     entropy_dispersion,
     gini_dispersion,
@@ -238,6 +239,14 @@ def test_wrong_shapes_are_refused_with_the_right_one(function):
     for bad in [(q[0], k[0]), (q, k[:, :, :, :8]), (q, k[..., :4])]:
         with pytest.raises(ValueError, match=r"must both have the shape \(T, B, H, N, K\)"):
             function(*bad)
+
+
+@pytest.mark.parametrize("signal", [HeadEntropy(), HeadEntropy(over="map"), HeadGini(), HeadStatistics((0.5, 1.0))])
+def test_signals_themselves_refuse_more_keys_than_queries(signal):
+    q, k = pair(2, 3, 4, 16, 8)
+    for few in (q[..., :1, :], q[..., :8, :]):
+        with pytest.raises(ValueError, match=r"must both have the shape \(T, B, H, N, K\)"):
+            signal(few, k, 0.125)
 
 
 @pytest.mark.parametrize("function", [head_entropy, head_gini, entropy_dispersion, gini_dispersion])

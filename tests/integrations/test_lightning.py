@@ -99,20 +99,38 @@ def test_a_resumed_fit_goes_on_with_the_same_slopes(tmp_path):
 
     first = PolicyCallback(lambda m: SAGE(m, warmup_steps=1, law=LAW))
     half = trainer([first], tmp_path, max_epochs=1, enable_checkpointing=False)
-    saved = tmp_path / "half.ckpt"
-
-    class Save(L.Callback):
-        def on_train_end(self, trainer, module):
-            trainer.save_checkpoint(saved)
-
-    half.callbacks.append(Save())
     half.fit(Classifier(), loader())
+    saved = tmp_path / "half.ckpt"
+    half.save_checkpoint(saved)
 
     second = PolicyCallback(lambda m: SAGE(m, warmup_steps=1, law=LAW))
     rest = Recorder(second)
     trainer([second, rest], tmp_path, enable_checkpointing=False).fit(Classifier(), loader(), ckpt_path=saved)
     assert len(rest.slopes) == BATCHES
     assert all(torch.equal(a, b) for a, b in zip(rest.slopes, seen.slopes[BATCHES:], strict=True))
+
+
+def test_a_checkpoint_without_the_policy_is_warned_of(tmp_path):
+    plain = trainer([], tmp_path, max_epochs=1, enable_checkpointing=False)
+    plain.fit(Classifier(), loader())
+    saved = tmp_path / "plain.ckpt"
+    plain.save_checkpoint(saved)
+    policy = PolicyCallback(lambda m: SAGE(m, warmup_steps=1, law=LAW))
+    with pytest.warns(UserWarning, match="goes on at step 4, but no state of the policy came with it"):
+        trainer([policy], tmp_path, enable_checkpointing=False).fit(Classifier(), loader(), ckpt_path=saved)
+
+
+class Failing(Classifier):
+    def training_step(self, batch, index):
+        super().training_step(batch, index)
+        raise ZeroDivisionError
+
+
+def test_the_model_is_given_back_after_a_failure(tmp_path):
+    model, policy = Failing(), PolicyCallback(lambda m: SAGE(m, warmup_steps=1, law=LAW))
+    with pytest.raises(ZeroDivisionError):
+        trainer([policy], tmp_path, enable_checkpointing=False).fit(model, loader())
+    SAGE(model.network, warmup_steps=0).remove()
 
 
 def test_learnable_slopes_reach_the_optimizer(tmp_path):

@@ -1,5 +1,6 @@
 """A policy as a Lightning callback."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ class PolicyCallback(L.Callback):
         self.build, self.part = build, part
         self.policy: Policy | None = None
         self._steps_seen = 0
+        self._last: dict[str, Any] = {}  # state of the policy of the last fit, for a checkpoint saved after it
+        self._is_restored = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Attach."""
@@ -27,10 +30,17 @@ class PolicyCallback(L.Callback):
             # Lightning moves the module only after this hook, and a policy lives where its model does.
             pl_module.to(trainer.strategy.root_device)
             self.policy = self.build(getattr(pl_module, self.part) if self.part else pl_module)
+            self._last, self._is_restored = {}, False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """A resumed fit starts from a later step."""
         self._steps_seen = trainer.global_step
+        if trainer.global_step and not self._is_restored:
+            warnings.warn(
+                f"training goes on at step {trainer.global_step}, but no state of the policy came with it: "
+                "it starts anew, warm-up included; resume from a checkpoint that was saved with this callback",
+                stacklevel=2,
+            )
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -44,15 +54,25 @@ class PolicyCallback(L.Callback):
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Give the model back."""
-        if self.policy is not None and stage == "fit":
-            self.policy.remove()
-            self.policy = None
+        if stage == "fit":
+            self._detach()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        """Give the model back after a failure too."""
+        self._detach()
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's state travels in Lightning's checkpoint."""
-        return {} if self.policy is None else self.policy.state_dict()
+        return self._last if self.policy is None else self.policy.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the policy when a fit is resumed."""
         if self.policy is not None and state_dict:
             self.policy.load_state_dict(state_dict)
+            self._is_restored = True
+
+    def _detach(self) -> None:
+        if self.policy is not None:
+            self._last = self.policy.state_dict()
+            self.policy.remove()
+            self.policy = None

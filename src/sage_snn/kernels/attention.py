@@ -18,6 +18,12 @@ from .calls import ONES, function
 SLICE = 2**19  # 2 MB of float32: ten such blocks, and what malloc keeps of them, stay below 64 MB
 
 
+def _require_equal(q: Tensor, k: Tensor) -> None:
+    if q.shape != k.shape:
+        shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
+        raise ValueError(f"query and key must both have the shape (T, B, H, N, K), not {shapes}")
+
+
 def _scores(q: Tensor, k: Tensor, factor: float) -> Iterator[Tensor]:
     """Slices of factor * Q K^T of shape (b, H, n, N); several slices may share their images, never their rows."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -43,6 +49,7 @@ def _entropy_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def entropy_twin(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool = False) -> Tensor:
     """Normalised entropy per head (H,), float64, in plain torch and for any values of q and k."""
+    _require_equal(q, k)
     times, batch, heads, tokens, _ = q.shape
     if tokens == 1:
         return q.new_zeros(heads, dtype=torch.float64)
@@ -67,6 +74,7 @@ def entropy_twin(q: Tensor, k: Tensor, scale: float, temperature: float, whole_m
 
 def gini_twin(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     """Gini impurity per head (H,), float64, in plain torch and for any values of q and k."""
+    _require_equal(q, k)
     times, batch, heads, tokens, _ = q.shape
     total = q.new_zeros(heads, dtype=torch.float64)
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):

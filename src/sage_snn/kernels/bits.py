@@ -1,6 +1,7 @@
 """Spikes as bits, 64 to a word: a thirty-second of float32, for what has to be kept between forward and backward."""
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,10 +49,16 @@ def spikes_as_bits(x: Tensor) -> AbstractContextManager[object]:
     """Inside, whatever autograd keeps for backward and consists of zeros and ones is kept as bits.
 
     On a CPU with the compiled kernels only, where packing costs less than the memory it saves; x tells the device.
+    Not inside activation checkpointing or other hooks on what is kept, which would then see nothing to keep.
     """
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or not native.is_available():
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or not native.is_available() or _others_keep():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_packed, _unpacked)
+
+
+def _others_keep() -> bool:
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks  # pyright: ignore
+    return top(False) is not None
 
 
 _Packed = tuple[Tensor, tuple[int, ...], torch.dtype, list[int]]

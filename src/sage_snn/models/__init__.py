@@ -33,8 +33,9 @@ def _for_timm(sizes: dict[str, Any], pretrained: bool, options: dict[str, Any]) 
         raise ValueError("no pretrained weights are published; load the authors' with load_official_state_dict")
     names = {"in_chans": "in_channels", "img_size": "image_size"}
     options = {names.get(name, name): value for name, value in options.items() if not name.startswith("pretrained_")}
-    for ignored in ("cache_dir", "features_only"):
-        options.pop(ignored, None)
+    options.pop("cache_dir", None)
+    if options.pop("features_only", False):
+        raise ValueError("features_only is not supported; call model.forward_features(images)")
     return spikformer(**(sizes | options))
 
 
