@@ -125,14 +125,18 @@ def export(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", metavar="RUN...")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs, or a shipped study", metavar="RUN...")],
     out: Annotated[Path, typer.Option(help="folder for report.html and its figures")] = Path("report"),
     different_recipes: Annotated[bool, typer.Option("--different-recipes", help="compare runs that differ")] = False,
 ) -> None:
     """One page that opens without a network: tables, figures, claims, recipes of these runs."""
     from .studies.report import write_report
     from .studies.results import load_runs, require_comparable
+    from .studies.study import shipped_studies
 
+    if len(runs) == 1 and str(runs[0]) in shipped_studies():
+        study_report(str(runs[0]))
+        return
     loaded = load_runs(runs)
     if not different_recipes:
         require_comparable(loaded)
@@ -161,10 +165,12 @@ def study_run(
     from .training import parse_settings
 
     loaded = load_study(name, parse_settings(settings or []))
-    paths = run_on_ray(loaded, out, data_dir, ray_address) if on == "ray" else run_study(loaded, out, data_dir)
+    on_ray = on == "ray" or ray_address is not None
+    paths = run_on_ray(loaded, out, data_dir, ray_address) if on_ray else run_study(loaded, out, data_dir)
     study_report(name, out, settings)
     if len(paths) < len(loaded.runs()):
-        sys.exit(f"error: {len(loaded.runs()) - len(paths)} runs did not finish; see `sage-snn study status {name}`")
+        lost = len(loaded.runs()) - len(paths)
+        sys.exit(f"error: {lost} runs did not finish; `study status` in place of `study run` says why")
 
 
 @study.command("status")
@@ -187,12 +193,15 @@ def study_report(name: StudyName, out: StudyOut = Path("runs"), settings: Settin
     from .studies.results import load_runs
     from .studies.state import StudyState
     from .studies.status import finished_runs
-    from .studies.study import load_study
+    from .studies.study import StudyError, load_study
     from .training import parse_settings
 
     loaded = load_study(name, parse_settings(settings or []))
-    runs = load_runs(finished_runs(loaded, out))
-    print(write_report(runs, StudyState(loaded, out).folder, title=loaded.name, study=loaded))
+    state, folders = StudyState(loaded, out), finished_runs(loaded, out)
+    if not folders:
+        raise StudyError(f"no run of study {loaded.name} is finished in {out}; `sage-snn study run` trains them")
+    runs = load_runs(folders)
+    print(write_report(runs, state.folder, title=loaded.name, study=loaded, failures=state.failures()))
 
 
 @app.command()

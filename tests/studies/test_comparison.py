@@ -128,7 +128,7 @@ def test_compare_pairs_common_seeds_of_the_same_data_and_time_steps():
     assert (sage["difference"], sage["difference_low"]) == pytest.approx((expected.mean, expected.low))
     assert sage["seeds_needed"] == expected.seeds_needed
     assert found.loc[("cifar10", 4, "fixed"), "words"] == "the baseline"
-    assert found.loc[("cifar10", 2, "sage"), "words"] == "no baseline run with the same data and T"
+    assert found.loc[("cifar10", 2, "sage"), "words"] == "no baseline run in the same setting"
     assert len(found) == 4
 
 

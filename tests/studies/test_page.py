@@ -4,6 +4,8 @@ import re
 import time
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from sage_snn.studies.page.document import embedded
@@ -111,6 +113,69 @@ def test_many_intervals_come_with_a_caution(tmp_path):
     assert "These are 4 intervals: without any true difference one in twenty such intervals leaves out zero." in page
     alone = [run for run in runs if run.recipe.policy.kind != "learnable" and run.recipe.model.time_steps == 4]
     assert "one in twenty" not in write_report(alone, tmp_path / "one", "One comparison").read_text()
+
+
+def grid(root, field, values, gains, kinds=("fixed", "sage")):
+    """Runs over a field, in each of which sage gains what is given, and the study that plans them."""
+    axes = {field: list(values), "seed": [1, 2, 3]}
+    variants = [{"label": kind, "settings": {"policy.kind": kind}} for kind in kinds]
+    small = {"epochs": 2, "warmup_epochs": 0, "cooldown_epochs": 0, "model.dim": 24, "model.heads": 3}
+    study = parse_study({"name": "grid", "recipe": "digits", "settings": small, "variants": variants, "axes": axes})
+    runs = []
+    for planned in study.runs():
+        chosen = small | planned.settings
+        gain = gains[values.index(chosen[field])] if chosen["policy.kind"] == "sage" else 0.0
+        top1 = 80 + 0.1 * chosen["seed"] + gain * (1 + 0.01 * chosen["seed"])
+        runs.append(synthetic.write_run(root / planned.key, chosen, top1=top1))
+    return study, load_runs(runs)
+
+
+@pytest.mark.parametrize(("field", "values"), [("lr", (0.1, 0.2)), ("model.depth", (1, 2))])
+def test_each_setting_is_compared_with_its_own_baseline(tmp_path, field, values):
+    study, runs = grid(tmp_path / "runs", field, values, gains=(5, -5))
+    last = field.rpartition(".")[2]
+    for name, given in (("study", study), ("runs", None)):
+        page = write_report(runs, tmp_path / name, "grid", study=given).read_text(encoding="utf-8")
+        said = re.search('<ul class="said">(.*?)</ul>', page, re.DOTALL).group(1)
+        assert re.findall(rf"<strong>sage {last}=(\S+), .*?</strong>(higher|lower) by", said) == [
+            (f"{values[0]:g}", "higher"),
+            (f"{values[1]:g}", "lower"),
+        ]
+        assert "fixed" not in said
+        drawn = pd.read_csv(tmp_path / name / "figures" / "difference.csv")
+        assert (np.sign(drawn["value"]) == np.sign(drawn["mean"])).all()
+        assert len(drawn) == 6
+
+
+def test_runs_that_are_missing_or_failed_are_told(tmp_path):
+    study, runs = grid(tmp_path / "runs", "lr", (0.1, 0.2), gains=(5, -5))
+    lost = [runs[0].folder.name, runs[1].folder.name]
+    failures = {lost[0]: "the loss is nan\nand more"}
+    page = write_report(runs[2:], tmp_path / "page", "grid", study=study, failures=failures).read_text(encoding="utf-8")
+    assert "<dd>10 of 12</dd>" in page
+    assert "2 of 12 planned runs are not finished and are in no number below. 1 of them failed" in page
+    assert "fixed lr=0.1 (1); the first says: the loss is nan</p>" in page
+
+
+def test_a_study_of_speed_is_summed_up_by_speed(tmp_path):
+    study, runs = grid(tmp_path / "runs", "lr", (0.1,), gains=(5,))
+    faster = study.model_copy(update={"compare": study.compare.model_copy(update={"metric": "images_per_second"})})
+    page = write_report(runs, tmp_path / "page", "grid", study=faster).read_text(encoding="utf-8")
+    said = re.search('id="summary".*?</section>', page, re.DOTALL).group(0)
+    assert "Speed of training, in images per second, against fixed" in said
+    assert "no difference seen: the interval [0.00, 0.00] holds zero" in said
+
+
+def test_a_page_that_cannot_be_written_names_the_way_out(tmp_path):
+    (tmp_path / "file").touch()
+    runs = load_runs([synthetic.write_run(tmp_path / "run", top1=80.0)])
+    with pytest.raises(ResultError, match=r"cannot write into .*file: .*; choose another --out"):
+        write_report(runs, tmp_path / "file", "none")
+
+
+def test_a_run_given_twice_counts_once(tmp_path):
+    run = synthetic.write_run(tmp_path / "run", top1=80.0)
+    assert len(load_runs([run, tmp_path / "." / "run", run])) == 1
 
 
 def test_no_run_is_an_error_that_says_what_to_do(tmp_path):

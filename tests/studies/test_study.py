@@ -115,12 +115,31 @@ def test_empty_axes_and_empty_studies_are_refused():
 
 
 def test_duplicate_runs_are_refused():
-    assert_refused("are the same run; remove a value that stands twice", axes={"policy.slope": [4, 4.0]})
+    assert_refused("are the same run; remove a value that stands twice", axes={"policy.gain": [1, 1.0]})
     assert_refused(
         "are the same run",
         axes={},
         variants=[{"settings": {"policy.kind": "sage"}}, {"settings": {"policy.gain": 0.5}}],
     )
+
+
+def test_what_a_policy_does_not_look_at_makes_no_runs():
+    study = parse_study(BASE | {"axes": {"policy.kind": ["fixed", "sage"], "policy.gain": [0.5, 1.0], "seed": [1]}})
+    assert [planned.label for planned in study.runs()] == ["fixed", "sage", "sage gain=1"]
+    assert_refused("none of its policies looks at policy.slope", axes={"policy.slope": [2, 4]})
+
+
+def test_variants_keep_their_labels_apart_by_what_the_axes_add():
+    variants = [
+        {"label": name, "settings": {"policy.kind": kind}} for name, kind in (("plain", "fixed"), ("ours", "sage"))
+    ]
+    study = parse_study(BASE | {"variants": variants, "axes": {"lr": [0.1, 0.2], "seed": [1]}})
+    assert [planned.label for planned in study.runs()] == ["plain lr=0.1", "plain lr=0.2", "ours lr=0.1", "ours lr=0.2"]
+
+
+def test_a_baseline_that_is_not_run_and_figures_that_do_not_exist_are_refused():
+    assert_refused("the baseline 'fixd' is none of its runs: fixed, sage", compare={"baseline": "fixd"})
+    assert_refused("report", report=["acuracy"])
 
 
 def test_conflicting_settings_are_refused():

@@ -11,7 +11,7 @@ from scipy import stats
 
 from .labels import context_words, is_context
 from .reported import GAINS
-from .results import ResultError
+from .results import ResultError, field_columns
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -159,7 +159,9 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
         others = everything[np.logical_and.reduce([_same(everything[key], value) for key, value in values.items()])]
         wanted = {baseline, " ".join([baseline, *context_words(values, scene[2:])])}
         reference = others[others["label"].isin(wanted)]
-        rows.append(values | {"label": label} | _compared(group, reference, metric, str(label) in wanted))
+        is_baseline = str(label) in wanted
+        row = {"label": label, "is_baseline": is_baseline}
+        rows.append(values | row | _compared(group, reference, metric, is_baseline))
     found = pd.DataFrame(rows)
     found["seeds_needed"] = found["seeds_needed"].astype("Int64")
     return found
@@ -168,18 +170,18 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
 def scene_columns(table: pd.DataFrame, metric: str) -> list[str]:
     """What two runs must share to be compared; recording takes time but changes no accuracy."""
     is_timed = not metric.endswith("top1")
-    fields = [name for name in map(str, table.columns) if "." in name]
+    fields = field_columns(table)
     apart = [name for name in fields if is_context(name) or (is_timed and name.startswith("observe."))]
     return ["data", "time_steps", *apart]
 
 
 def _compared(group: Any, reference: Any, metric: str, is_baseline: bool) -> dict[str, object]:
-    mine, theirs = _by_seed(group, metric), _by_seed(reference, metric)
+    mine, theirs = by_seed(group, metric), by_seed(reference, metric)
     own = estimate(list(mine))
     row: dict[str, object] = {"n": own.n, "missing": int(mine.isna().sum()), "mean": own.mean, "std": own.std}
     row |= {"low": own.low, "high": own.high}
     if is_baseline or theirs.empty:
-        words = "the baseline" if is_baseline else "no baseline run with the same data and T"
+        words = "the baseline" if is_baseline else "no baseline run in the same setting"
         if row["missing"]:
             words += f"; {row['missing']} of {own.n} seeds ended without a number (NaN)"
         found = Paired(0, NAN, NAN, NAN, NAN, NAN, None, words, "")
@@ -201,7 +203,7 @@ def _compared(group: Any, reference: Any, metric: str, is_baseline: bool) -> dic
     }
 
 
-def _by_seed(rows: Any, metric: str) -> pd.Series:
+def by_seed(rows: Any, metric: str) -> pd.Series:
     """Seed -> value; a run that was read twice, or recorded more, counts once."""
     for seed, same in rows.groupby("seed"):
         if len(same) > 1 and metric.endswith("top1") and same[metric].nunique(dropna=False) > 1:

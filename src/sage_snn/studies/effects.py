@@ -7,20 +7,23 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from .comparison import Paired, claimed_gain, estimate, in_words, paired, scene_columns
-from .labels import DEFAULTS, is_used
+from .comparison import Paired, by_seed, claimed_gain, estimate, in_words, paired, scene_columns
 
 Verdict = Literal["supported", "not supported", "not tested here"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper and what these runs say about it; `figure` is the family of figures behind it."""
+    """A sentence of the paper and what these runs say about it; `figure` is the family of figures behind it.
+
+    `is_open`: not supported, but not contradicted either; the intervals are too wide to tell.
+    """
 
     text: str
     verdict: Verdict
     reason: str
     figure: str | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,28 @@ class Effect:
         return self.paired.n > 1 and not np.isnan(self.paired.low)
 
 
+@dataclass(frozen=True)
+class Test:
+    """Whether a claim holds for an effect, and whether the interval leaves it possible."""
+
+    effect: Effect
+    holds: bool
+    is_possible: bool
+
+
+def is_higher(effect: Effect) -> Test:
+    """Of a claim that one is above the other."""
+    return Test(effect, effect.paired.low > 0, effect.paired.high > 0)
+
+
 def plain(table: Any, kind: str) -> pd.Series:
-    """Rows of a policy as the paper has it: every field of its own at the default."""
-    return (table["policy"] == kind) & _at_defaults(table, kind, apart=())
+    """Rows of a policy as the paper has it: every field that it looks at is at the default."""
+    return (table["policy"] == kind) & _unusual_only(table, ())
 
 
 def with_policy(table: Any, field: str, holds: Sequence[bool]) -> pd.Series:
     """Rows of sage in which this field is as asked, and all others are at their defaults."""
-    return (
-        (table["policy"] == "sage") & pd.Series(list(holds), index=table.index) & _at_defaults(table, "sage", (field,))
-    )
+    return (table["policy"] == "sage") & pd.Series(list(holds), index=table.index) & _unusual_only(table, (field,))
 
 
 def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> list[Effect]:
@@ -60,16 +75,16 @@ def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> li
     keys = table[scene].astype(str).agg(" | ".join, axis=1)
     found: list[Effect] = []
     for _, rows in table.groupby(keys, sort=False):
-        left, right = (rows[mask[rows.index]].drop_duplicates("seed").set_index("seed") for mask in (mine, theirs))
+        sides: list[Any] = [by_seed(rows[mask[rows.index]], metric) for mask in (mine, theirs)]
+        left, right = sides
         seeds = left.index.intersection(right.index)
         if len(seeds) == 0:
             continue
         data, time_steps = str(rows["data"].iloc[0]), int(rows["time_steps"].iloc[0])
-        a, b = left.loc[seeds, metric].astype(float), right.loc[seeds, metric].astype(float)
-        result = paired(list(a), list(b), claimed_gain(data))
+        result = paired(list(left[seeds]), list(right[seeds]), claimed_gain(data))
         context = "".join(f", {name}={rows[name].iloc[0]}" for name in scene[2:])
         where = f"{data} T={time_steps}{context}"
-        found.append(Effect(where, result, data, time_steps, context, a - b))
+        found.append(Effect(where, result, data, time_steps, context, left[seeds] - right[seeds]))
     return found
 
 
@@ -79,13 +94,17 @@ def effect_of(where: str, differences: Sequence[float]) -> Effect:
     return Effect(where, Paired(found.n, found.mean, found.low, found.high, nan, nan, None, in_words(found), ""))
 
 
-def judge(text: str, tests: Sequence[tuple[Effect, bool]], untested: str, figure: str | None, scale: str = "") -> Claim:
+def judge(text: str, tests: Sequence[Test], untested: str, figure: str | None, scale: str = "") -> Claim:
     """Supported if every test with an interval holds; untested if there is none."""
-    told = "; ".join(f"{effect.where}: {_told(effect.paired)}" for effect, _ in tests)
-    verdicts = [holds for effect, holds in tests if effect.is_tested]
-    if not verdicts:
+    told = "; ".join(f"{test.effect.where}: {_told(test.effect.paired)}" for test in tests)
+    done = [test for test in tests if test.effect.is_tested]
+    if not done:
         return Claim(text, "not tested here", told or untested, None)
-    return Claim(text, "supported" if all(verdicts) else "not supported", told + scale, figure)
+    if all(test.holds for test in done):
+        return Claim(text, "supported", told + scale, figure)
+    is_open = all(test.is_possible for test in done)
+    told += "; too few seeds to tell: the intervals leave the claim possible" if is_open else ""
+    return Claim(text, "not supported", told + scale, figure, is_open)
 
 
 def _told(result: Paired) -> str:
@@ -93,10 +112,6 @@ def _told(result: Paired) -> str:
     return result.words + seeds
 
 
-def _at_defaults(table: Any, kind: str, apart: Sequence[str]) -> pd.Series:
-    kept = pd.Series(True, index=table.index)
-    for column in table.columns:
-        name = str(column).removeprefix("policy.")
-        if str(column).startswith("policy.") and is_used(kind, name) and column not in apart:
-            kept &= table[column] == DEFAULTS[name]
-    return kept
+def _unusual_only(table: Any, fields: Sequence[str]) -> pd.Series:
+    """Rows whose policy is as in the paper, but for these fields."""
+    return pd.Series([set(unusual) <= set(fields) for unusual in table["unusual"]], index=table.index, dtype=bool)

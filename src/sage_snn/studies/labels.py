@@ -11,6 +11,7 @@ Fields = Mapping[str, Any]
 APART = ("data", "seed", "model.time_steps", "policy.kind")
 USED_BY = {"fixed": {"slope"}, "learnable": {"slope", "per"}}  # sage uses all but these
 DEFAULTS = PolicyConfig().model_dump(mode="json")
+SCHEDULE = ("kind", "warmup_epochs")  # when a policy acts depends on the length of a training, not on the method
 
 
 def varying(recipes: Iterable[Recipe]) -> list[str]:
@@ -42,6 +43,16 @@ def context_words(values: Fields, fields: Iterable[str]) -> list[str]:
     """`depth=2`, `lr=0.001`: the words that a label has for fields outside the policy."""
     fields = list(fields)
     return [f"{_short(key, fields)}={_value(values[key])}" for key in fields if is_context(key)]
+
+
+def unusual(policy: PolicyConfig) -> tuple[str, ...]:
+    """Fields of the policy, as `policy.gain`, that it looks at and that are not the paper's."""
+    chosen = policy.model_dump(mode="json")
+    return tuple(
+        f"policy.{name}"
+        for name, value in chosen.items()
+        if name not in SCHEDULE and is_used(policy.kind, name) and value != DEFAULTS[name]
+    )
 
 
 def _words(recipe: Recipe, fields: list[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """The report of a set of runs: one page that opens from disk, and its figures as files for papers."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,9 +17,7 @@ from .page.findings import METRICS, claims_table, comparison_tables, reported, s
 from .page.markup import tag
 from .page.material import facts_list, figure_section, recipe_section, runs_section
 from .results import ResultError, RunResult, table
-from .study import Study
-
-FIRST = {"timesteps": "accuracy", "table1": "accuracy", "table2": "accuracy", "direction": "difference"}
+from .study import Planned, Study
 
 
 @contextmanager
@@ -34,24 +33,35 @@ def _collector_paused() -> Iterator[None]:
 
 
 @_collector_paused()
-def write_report(runs: Sequence[RunResult], out: Path, title: str, *, study: Study | None = None) -> Path:
+def write_report(
+    runs: Sequence[RunResult],
+    out: Path,
+    title: str,
+    *,
+    study: Study | None = None,
+    failures: Mapping[str, str] | None = None,
+) -> Path:
     """Write out/report.html and out/figures/*.{png,pdf,csv}; gives the path of the page.
 
-    A study brings the labels of its variants, its baseline, and which figures come first.
+    A study brings the labels of its variants, its baseline and metric, and which figures come first; `failures` says
+    why runs of it are missing, by their keys.
     """
     if not runs:
         raise ResultError("no finished run to report; run something first, or give the folders of finished runs")
-    out = Path(out)
-    names = {planned.key: planned.label for planned in study.runs()} if study else None
+    out = _folder(out)
+    plan = study.runs() if study else []
+    names = {planned.key: planned.label for planned in plan} or None
     rows = table(runs, names)
     labels = rows["label"].tolist()
-    baseline = study.compare.baseline if study else baseline_of(labels)
+    baseline = (study.compare.baseline if study else None) or baseline_of(rows)
+    metric = study.compare.metric if study else METRICS[0]
     figures = _in_order(figures_of(runs, names, baseline), study)
     for figure in figures:
         save(figure, out / "figures")
-    comparisons = {metric: compare(rows, metric, baseline) for metric in METRICS}
+    comparisons = {name: compare(rows, name, baseline) for name in dict.fromkeys([*METRICS, metric])}
+    missing = [planned for planned in plan if planned.key not in {run.folder.name for run in runs}]
     sections = [
-        summary(comparisons["last_top1"], baseline),
+        summary(comparisons[metric], baseline, metric, _gap(missing, len(plan), failures or {})),
         reported(runs, labels, comparisons),
         comparison_tables(comparisons, baseline),
         claims_table(claims(runs), figures),
@@ -62,7 +72,7 @@ def write_report(runs: Sequence[RunResult], out: Path, title: str, *, study: Stu
     lede = tag("p", _lede(study), class_="lede")
     written = datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC")
     foot = f"Written by sage-snn {__version__} on {written}. Figures are also in the folder figures beside this page."
-    return write_page(out / "report.html", title, lede, facts_list(_facts(rows)), sections, foot)
+    return write_page(out / "report.html", title, lede, facts_list(_facts(rows, len(missing))), sections, foot)
 
 
 def _lede(study: Study | None) -> str:
@@ -73,12 +83,33 @@ def _lede(study: Study | None) -> str:
     return f"{about[:1].upper()}{about[1:]}." if about else sentence
 
 
-def _facts(rows: Any) -> dict[str, str]:
+def _folder(out: Path) -> Path:
+    try:
+        (Path(out) / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResultError(f"cannot write into {out}: {error.strerror}; choose another --out") from None
+    return Path(out)
+
+
+def _gap(missing: Sequence[Planned], planned: int, failures: Mapping[str, str]) -> str:
+    """What is not in the numbers: a policy whose seeds fail must not look better for it."""
+    if not missing:
+        return ""
+    failed = [run for run in missing if run.key in failures]
+    told = f"{len(missing)} of {planned} planned runs are not finished and are in no number below."
+    if not failed:
+        return told
+    by_label = ", ".join(f"{label} ({count})" for label, count in Counter(run.label for run in failed).items())
+    first = failures[failed[0].key].splitlines()[0]
+    return f"{told} {len(failed)} of them failed, which the means do not show: {by_label}; the first says: {first}"
+
+
+def _facts(rows: Any, missing: int) -> dict[str, str]:
     hours = float(rows["seconds"].sum()) / 3600
     seeds = rows.groupby(["data", "time_steps", "label"])["seed"].nunique()
     spread = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
     return {
-        "Runs": str(len(rows)),
+        "Runs": f"{len(rows)} of {len(rows) + missing}" if missing else str(len(rows)),
         "Data": ", ".join(rows["data"].unique()),
         "Policies": str(rows["label"].nunique()),
         "Time steps": ", ".join(str(steps) for steps in sorted(rows["time_steps"].unique())),
@@ -89,6 +120,5 @@ def _facts(rows: Any) -> dict[str, str]:
 
 def _in_order(figures: list[Figure], study: Study | None) -> list[Figure]:
     """What the study is about comes first."""
-    wanted = [FIRST.get(name, name) for name in study.report] if study else []
-    families = {figure.name: next((w for w in wanted if figure.name.split("-")[0] == w), None) for figure in figures}
-    return sorted(figures, key=lambda figure: families[figure.name] is None)
+    wanted = study.report if study else []
+    return sorted(figures, key=lambda figure: figure.name.split("-")[0] not in wanted)

@@ -15,8 +15,12 @@ import yaml
 
 from ..training import Recipe, RecipeError, RunError, RunFolder
 from ..training.recipe import parse_recipe
-from .labels import APART, labels, varying
+from .labels import APART, labels, unusual, varying
 
+_COLUMNS = (
+    *("folder", "data", "policy", "label", "time_steps", "seed", "last_top1", "best_top1", "seconds"),
+    *("images_per_second", "step_ms", "peak_memory_mb", "parameters", "unusual"),
+)
 _SUMMARY = ("last_top1", "best_top1", "epochs", "parameters", "seconds", "peak_memory_mb")
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times faster, where libyaml is there
 
@@ -63,8 +67,8 @@ class RunResult:
 
 
 def load_runs(paths: Iterable[str | Path]) -> list[RunResult]:
-    """The finished runs in these folders."""
-    runs = [_load(Path(path)) for path in paths]
+    """The finished runs in these folders, each once."""
+    runs = [_load(path) for path in {Path(path).resolve(): Path(path) for path in paths}.values()]
     if not runs:
         raise ResultError("no run to read; give the folders of finished runs")
     return runs
@@ -82,6 +86,11 @@ def table(runs: Sequence[RunResult], names: Mapping[str, str] | None = None) -> 
     ]
     found = pd.DataFrame(rows)
     return found.astype(dict.fromkeys(fields, object))
+
+
+def field_columns(rows: pd.DataFrame) -> list[str]:
+    """Columns of a table that are recipe fields, in which its runs differ."""
+    return [name for name in map(str, rows.columns) if name not in _COLUMNS]
 
 
 def recipe_differences(runs: Sequence[RunResult]) -> dict[str, list[Any]]:
@@ -136,6 +145,7 @@ def _row(run: RunResult, label: str, fields: list[str]) -> dict[str, Any]:
         "images_per_second": run.images_per_second,
         "peak_memory_mb": _number(run.summary["peak_memory_mb"]),
         "parameters": run.summary["parameters"],
+        "unusual": unusual(recipe.policy),
     }
     return row | {key: _hashable(identity.get(key)) for key in fields if key not in APART}
 
@@ -158,7 +168,7 @@ def _load(path: Path) -> RunResult:
     if len(lines) < summary["epochs"]:
         raise ResultError(
             f"{path} is half-written: {summary['epochs']} epochs were trained, metrics.jsonl has {len(lines)}; "
-            "copy it again, or train it again"
+            "copy it again, or delete it and train it again"
         )
     return RunResult(path, recipe, summary, pd.DataFrame(lines), applied)
 

@@ -36,16 +36,12 @@ def conclude(state: StudyState, plan: Sequence[Planned], display: StudyProgress)
     """Say how the study ended; the folders of the finished runs."""
     failures = {planned.key: why for planned in plan if (why := state.failures().get(planned.key)) is not None}
     finished = [state.run_folder(planned).path for planned in plan if state.summary(planned) is not None]
-    name, out = state.study.name, state.out
     if not finished:
-        reason = next(iter(failures.values()), "")
+        reason, name = next(iter(failures.values()), ""), state.study.name
         raise StudyError(f"none of the {len(plan)} runs of study {name} could be finished; the first says:\n{reason}")
     display.say(f"{len(finished)} of {len(plan)} runs are finished")
     if failures:
-        display.say(
-            f"{len(failures)} failed; `sage-snn study status {name} --out {out}` says why; run it again to retry"
-        )
-    display.say(f"`sage-snn study report {name} --out {out}` writes {state.report}")
+        display.say(f"{len(failures)} failed; `study status` in place of `study run` says why; run it again to retry")
     return finished
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 from safetensors import SafetensorError, safe_open
 
-from .effects import Claim, Effect, effect_of, effects, judge, plain
+from .effects import Claim, Effect, Test, effect_of, effects, is_higher, judge, plain
 from .reported import CONTROLLER_MS
 from .results import RunResult, table
 
@@ -49,11 +49,11 @@ def quarter_keeps_most(runs: Sequence[RunResult], scale: str = "") -> Claim:
     if not rows:
         return Claim(text, "not tested here", "no run recorded 0.25 and another temperature (observe.temperatures)")
     found: Any = pd.DataFrame(rows).groupby("seed").mean()  # runs of one seed start alike: they are one observation
-    tests: list[tuple[Effect, bool]] = []
+    tests: list[Test] = []
     for other in sorted(column for column in found if column != PAPER_TEMPERATURE):
         where = f"0.25 ({found[PAPER_TEMPERATURE].mean():.2g}) against {other:g} ({found[other].mean():.2g})"
         effect = effect_of(where, list((found[PAPER_TEMPERATURE] - found[other]).dropna()))
-        tests.append((effect, effect.paired.low > 0))
+        tests.append(is_higher(effect))
     return judge(text, tests, "", "temperature", scale)
 
 
@@ -71,16 +71,11 @@ def overhead_claims(runs: Sequence[RunResult]) -> list[Claim]:
     scale = f"; milliseconds per step, measured on {devices}, the paper's on a V100 (about: up to twice the figure)"
     missing = "no sage and fixed runs to time"
     step = float(rows.loc[fixed, "step_ms"].mean())
-    return [
-        judge(exact, [(e, 0 <= e.paired.high <= 2 * CONTROLLER_MS) for e in found], missing, "overhead", scale),
-        judge(
-            share,
-            [(e, e.paired.high < NEGLIGIBLE * _step(rows[fixed], e, step)) for e in found],
-            missing,
-            "overhead",
-            f"{scale}; a step with a fixed slope takes {step:.0f} ms",
-        ),
-    ]
+    about, least = 2 * CONTROLLER_MS, {id(e): NEGLIGIBLE * _step(rows[fixed], e, step) for e in found}
+    exactly = [Test(e, 0 <= e.paired.high <= about, e.paired.low <= about and e.paired.high >= 0) for e in found]
+    little = [Test(e, e.paired.high < least[id(e)], e.paired.low < least[id(e)]) for e in found]
+    told = f"{scale}; a step with a fixed slope takes {step:.0f} ms"
+    return [judge(exact, exactly, missing, "overhead", scale), judge(share, little, missing, "overhead", told)]
 
 
 def inference_is_unchanged(runs: Sequence[RunResult]) -> Claim:

@@ -25,7 +25,6 @@ class StudyState:
     def __init__(self, study: Study, out: str | Path = "runs") -> None:
         self.study, self.out = study, Path(out).absolute()
         self.runs, self.folder = self.out / "runs", self.out / "studies" / study.name
-        self.report = self.folder / "report.html"
         self._failures, self._attempts = self.folder / "failures.json", self.folder / "attempts.jsonl"
 
     def prepare(self) -> None:

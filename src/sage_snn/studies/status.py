@@ -55,11 +55,6 @@ def finished_runs(study: Study, out: str | Path = "runs") -> list[Path]:
     return [state.run_folder(planned).path for planned in study.runs() if state.summary(planned) is not None]
 
 
-def label_names(study: Study) -> dict[str, str]:
-    """Folder name -> the study's own label, for `table`."""
-    return {planned.key: planned.label for planned in study.runs()}
-
-
 def _row(state: StudyState, planned: Planned, failure: str | None) -> Row:
     summary, epochs = state.summary(planned), state.epochs_done(planned)
     kind: State = "waiting"

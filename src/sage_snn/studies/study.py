@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ..training import Recipe, RecipeError, RunError, load_recipe
 from ..training.recipe import explain, flat, nearest
-from .labels import labels
+from .labels import context_words, is_used, labels, varying
 
 SHIPPED = resources.files("sage_snn.studies") / "shipped"
 
@@ -41,10 +41,19 @@ class Variant(_Part):
 
 
 class Comparing(_Part):
-    """Against whom, and in what, runs are compared."""
+    """Against whom, and in what, runs are compared; without a baseline it is fixed, or else the first."""
 
-    baseline: str = "fixed"
+    baseline: str | None = None
     metric: Literal["last_top1", "best_top1", "images_per_second"] = "last_top1"
+
+
+# The beginnings of the figures' names: what a study may put first on its page.
+# fmt: off
+Family = Literal[
+    "accuracy", "difference", "curves", "sensitivity", "slopes", "heads", "dead", "firing", "gini", "temperature",
+    "overhead",
+]
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Study(_Part):
     axes: dict[str, list[Any]] = {}
     variants: list[Variant] = []
     compare: Comparing = Comparing()
-    report: list[str] = []
+    report: list[Family] = []
 
     @field_validator("settings")
     @classmethod
@@ -79,24 +88,50 @@ class Study(_Part):
         place = {} if data_dir is None else {"data_dir": str(data_dir)}
         try:
             base = load_recipe(self.recipe, self.settings | place)
-            points = [(point, label, base.updated(point)) for point, label in self._points()]
+            points = _once([_Point(variant, point, base) for variant, point in self._points()], self.name)
         except RecipeError as error:
             raise StudyError(f"study {self.name}: {error}") from None
-        _refuse_duplicates(self.name, points)
-        names = labels([recipe for _, _, recipe in points])
+        for axis in self.axes:
+            if not any(axis in point.used for point in points):
+                raise StudyError(f"study {self.name}: none of its policies looks at {axis}; remove that axis")
+        recipes = [point.recipe for point in points]
+        names, fields = labels(recipes), varying(recipes)
         return [
-            Planned(recipe, point, run_key(recipe), given or name)
-            for (point, given, recipe), name in zip(points, names, strict=True)
+            Planned(point.recipe, point.settings, point.key, point.label(fields) or name)
+            for point, name in zip(points, names, strict=True)
         ]
 
-    def _points(self) -> Iterator[tuple[dict[str, Any], str | None]]:
+    def _points(self) -> Iterator[tuple[Variant, dict[str, Any]]]:
         seeds = self.axes.get("seed", [None])
         others = {key: values for key, values in self.axes.items() if key != "seed"}
         for seed in seeds:
             for variant in self.variants or [Variant(settings={})]:
                 for values in itertools.product(*others.values()):
                     point = variant.settings | dict(zip(others, values, strict=True))
-                    yield (point if seed is None else point | {"seed": seed}), variant.label
+                    yield variant, (point if seed is None else point | {"seed": seed})
+
+
+class _Point:
+    """A place in the grid. What its policy does not look at is left out: a fixed slope is the same with any gain."""
+
+    def __init__(self, variant: Variant, settings: dict[str, Any], base: Recipe) -> None:
+        kind = str(settings.get("policy.kind", base.policy.kind))
+        self.used = {key: value for key, value in settings.items() if _is_looked_at(kind, key)}
+        self.variant, self.settings = variant, settings
+        self.recipe = base.updated(self.used)
+        self.key = run_key(self.recipe)
+
+    def label(self, fields: list[str]) -> str | None:
+        """The variant's, with what the axes add."""
+        if self.variant.label is None:
+            return None
+        apart = [name for name in fields if name not in self.variant.settings]
+        return " ".join([self.variant.label, *context_words(self.recipe.identity(), apart)])
+
+
+def _is_looked_at(kind: str, key: str) -> bool:
+    name = key.removeprefix("policy.")
+    return name in (key, "kind") or is_used(kind, name)
 
 
 def run_key(recipe: Recipe) -> str:
@@ -139,7 +174,7 @@ def parse_study(
     if settings:
         study = study.model_copy(update={"settings": study.settings | dict(flat(settings))})
     _check_fields(study, source)
-    study.runs()
+    _check_baseline(study, source)
     return study
 
 
@@ -170,16 +205,24 @@ def _check_fields(study: Study, source: str) -> None:
         raise StudyError(f"{source}: {both[0]} is both in settings and set by a variant; keep one of them")
 
 
-def _refuse_duplicates(name: str, points: list[tuple[dict[str, Any], str | None, Recipe]]) -> None:
-    seen: dict[str, dict[str, Any]] = {}
-    for point, _, recipe in points:
-        key = run_key(recipe)
-        if key in seen:
+def _check_baseline(study: Study, source: str) -> None:
+    known = list(dict.fromkeys(planned.label for planned in study.runs()))
+    baseline = study.compare.baseline
+    if baseline is not None and not any(label == baseline or label.startswith(f"{baseline} ") for label in known):
+        raise StudyError(f"{source}: the baseline {baseline!r} is none of its runs: {', '.join(known)}")
+
+
+def _once(points: list[_Point], name: str) -> list[_Point]:
+    """Each run once; two places that ask for the same run in so many words are a mistake."""
+    seen: dict[str, _Point] = {}
+    for point in points:
+        first = seen.setdefault(point.key, point)
+        if first is not point and point.used == point.settings:
             raise StudyError(
-                f"study {name}: {seen[key]} and {point} are the same run; "
+                f"study {name}: {first.settings} and {point.settings} are the same run; "
                 "remove a value that stands twice, or a variant that changes nothing"
             )
-        seen[key] = point
+    return list(seen.values())
 
 
 def _read(source: str | Path) -> tuple[str, str, Path | None]:

@@ -1,8 +1,12 @@
 """Figures of runs: tidy data first, then plotly for the page and matplotlib for papers, from the same numbers."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ..results import RunResult, table
+import pandas as pd
+
+from ..labels import context_words, is_context
+from ..results import RunResult, field_columns, table
 from .accuracy import accuracy_figures
 from .blocks import block_figures
 from .figure import Figure, save
@@ -27,7 +31,7 @@ def figures_of(
     rows = table(runs, names)
     found = members(runs, rows)
     return [
-        *accuracy_figures(found, rows, baseline or baseline_of(rows["label"].tolist())),
+        *accuracy_figures(found, rows, baseline or baseline_of(rows)),
         *block_figures(found),
         *firing_figures(found),
         *temperature_figures(found),
@@ -35,6 +39,12 @@ def figures_of(
     ]
 
 
-def baseline_of(labels: Sequence[str]) -> str:
-    """The label that others are compared with unless somebody says: fixed, or else the first."""
-    return POLICIES[0] if POLICIES[0] in labels else min(labels, key=label_order)
+def baseline_of(rows: pd.DataFrame) -> str:
+    """The label, its setting left out, that others are compared with unless somebody says: fixed, or else the first."""
+    context = [name for name in field_columns(rows) if is_context(name)]
+    found = {str(row["label"]).removesuffix(" ".join(["", *context_words(row, context)])) for row in _records(rows)}
+    return POLICIES[0] if POLICIES[0] in found else min(found, key=label_order)
+
+
+def _records(rows: Any) -> list[dict[str, Any]]:
+    return rows.to_dict("records")

@@ -8,6 +8,7 @@ import pandas as pd
 
 from ..comparison import compare
 from ..labels import context_words, is_context
+from ..results import field_columns
 from .bars import Bars
 from .figure import Figure
 from .lines import Lines
@@ -81,11 +82,14 @@ def sensitivity(found: list[Member], comparison: pd.DataFrame) -> Figure | None:
     fixed = [m for m in found if m.run.recipe.policy.kind == "fixed"]
     data = _accuracies(fixed, comparison, ["mean", "low", "high"])
     data["panel"] = [f"{name}, T = {steps}" for name, steps in zip(data["data"], data["time_steps"], strict=True)]
-    data = data.drop_duplicates(["panel", "slope"]).assign(series="mean over seeds")
-    data = data[data.groupby("panel")["slope"].transform("nunique") >= 3]
+    data["series"] = data["label"].map(_setting)
+    data = data.drop_duplicates(["panel", "series", "slope"])
+    data = data[data.groupby(["panel", "series"])["slope"].transform("nunique") >= 3]
     if data.empty:
         return None
-    data = data.sort_values(["data", "time_steps", "slope"])[["panel", "series", "slope", "mean", "low", "high"]]
+    data = data.sort_values(["data", "time_steps", "series", "slope"])[
+        ["panel", "series", "slope", "mean", "low", "high"]
+    ]
     titles = ("fixed slope of the blocks' neurons", "test top-1, last epoch (%)")
     drawing = Lines("slope", "mean", "series", *titles, column="panel", whiskers=True)
     caption = (
@@ -93,6 +97,12 @@ def sensitivity(found: list[Member], comparison: pd.DataFrame) -> Figure | None:
         "leaves little for any controller to gain."
     )
     return Figure("sensitivity", "Accuracy against a fixed slope", caption, data.reset_index(drop=True), drawing)
+
+
+def _setting(label: str) -> str:
+    """What else than the slope a label of a fixed slope tells."""
+    words = [word for word in label.split() if word != "fixed" and not word.startswith("slope=")]
+    return " ".join(words) or "mean over seeds"
 
 
 def _accuracies(found: list[Member], comparison: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -115,7 +125,7 @@ def _accuracies(found: list[Member], comparison: pd.DataFrame, columns: list[str
 
 def _references(rows: pd.DataFrame, baseline: str) -> dict[tuple[str, int, str, int], float]:
     """(data, T, label, seed) -> accuracy of the baseline's run of that seed in its scene, paired as in `compare`."""
-    context = [name for name in rows.columns if "." in name and is_context(name)]
+    context = [name for name in field_columns(rows) if is_context(name)]
     scene = ["data", "time_steps", *context, "seed"]
     found: dict[tuple[str, int, str, int], float] = {}
     for _, same in rows.groupby(scene, sort=False, dropna=False):

@@ -9,13 +9,24 @@ import pandas as pd
 from ..claims import Claim
 from ..figures import Figure
 from ..figures.style import label_order
+from ..labels import unusual
 from ..reported import CAVEATS, EPOCHS, NETWORK, TITLES, reported_on
 from ..results import RunResult
 from .document import Section, section
 from .markup import Column, Markup, details, interval, join, number, table, tag
 
 SHOWN = 12  # sentences before the rest is folded away
-METRICS = {"last_top1": "last epoch", "best_top1": "best epoch"}
+METRICS = ("last_top1", "best_top1")  # shown in every report
+CAPTIONS = {
+    "last_top1": "Top-1 (%), last epoch. Differences in percentage points",
+    "best_top1": "Top-1 (%), best epoch. Differences in percentage points",
+    "images_per_second": "Images per second in training. Differences in images per second",
+}
+COMPARED = {
+    "last_top1": "Top-1 accuracy after the last epoch, in percentage points",
+    "best_top1": "Top-1 accuracy of the best epoch, in percentage points",
+    "images_per_second": "Speed of training, in images per second",
+}
 APART = (
     "Measured rows with a caveat were trained in another setting than the paper's: they compare with each other, not "
     "with the reported rows."
@@ -31,19 +42,21 @@ def ordered(comparison: Any) -> list[dict[str, Any]]:
     )
 
 
-def summary(comparison: pd.DataFrame, baseline: str) -> Section:
-    """A sentence per label and time steps, as the comparison words it."""
-    rows = [row for row in ordered(comparison) if row["label"] != baseline]
+def summary(comparison: pd.DataFrame, baseline: str, metric: str, missing: str = "") -> Section:
+    """A sentence per label and time steps, as the comparison words it; `missing` tells of runs that are not there."""
+    rows = [row for row in ordered(comparison) if not row["is_baseline"]]
+    gap = tag("p", missing, class_="note") if missing else None
     sentences = [
         tag("li", tag("strong", f"{row['label']}, {_name(row['data'])}, T = {row['time_steps']}: "), _sentence(row))
         for row in rows
     ]
     intro = (
-        f"Top-1 accuracy after the last epoch, in percentage points, against {baseline}; runs are paired by seed and "
-        "the intervals hold 95 %. The words follow from the intervals."
+        f"{COMPARED[metric]}, against {baseline}; runs are paired by seed and the intervals hold 95 %. "
+        "The words follow from the intervals."
     )
     if not sentences:
-        return section("summary", "Summary", tag("p", f"Only {baseline} was run, so there is nothing to compare yet."))
+        alone = tag("p", f"Only {baseline} was run, so there is nothing to compare yet.")
+        return section("summary", "Summary", gap, alone)
     rest = details(f"{len(sentences) - SHOWN} more", tag("ul", *sentences[SHOWN:], class_="said"))
     cautions = sorted({row["caution"] for row in rows if row.get("caution")})
     if (tested := sum(int(row["pairs"]) > 1 for row in rows)) > 1:
@@ -53,6 +66,7 @@ def summary(comparison: pd.DataFrame, baseline: str) -> Section:
     return section(
         "summary",
         "Summary",
+        gap,
         tag("p", intro),
         tag("ul", *sentences[:SHOWN], class_="said"),
         rest if len(sentences) > SHOWN else None,
@@ -85,13 +99,18 @@ def comparison_tables(comparisons: dict[str, pd.DataFrame], baseline: str) -> Se
         Column("difference", "Difference", "+.2f", f"paired with {baseline} by seed"),
         Column("t", "95 % interval", "+.2f", "of the difference, by Student's t"),
         Column("bootstrap", "Bootstrap", "+.2f", "95 % interval of the difference: too narrow for few seeds"),
-        Column("seeds_needed", "Seeds needed", ",d", "to see the gain that the paper claims in 8 of 10 studies"),
+        Column(
+            "seeds_needed",
+            "Seeds needed",
+            ",d",
+            "to see the gain that the paper claims (1 % of a speed) in 8 of 10 studies",
+        ),
     ]
     tables = [
         table(
             [row | _cells(row) for row in ordered(found)],
             columns,
-            f"Top-1 (%), {METRICS.get(metric, metric)}. Differences in percentage points to {baseline}.",
+            f"{CAPTIONS[metric]} to {baseline}.",
         )
         for metric, found in comparisons.items()
     ]
@@ -107,7 +126,7 @@ def claims_table(claims: Sequence[Claim], figures: Sequence[Figure]) -> Section:
     rows = [
         {
             "claim": claim.text,
-            "verdict": tag("span", claim.verdict, class_=f"verdict {VERDICTS.get(claim.verdict, 'untested')}"),
+            "verdict": tag("span", claim.verdict, class_=f"verdict {_mark(claim)}"),
             "reason": MINUS.sub("−", claim.reason),
             "figure": _link(claim.figure, figures),
         }
@@ -154,6 +173,10 @@ def _reported_table(
     return join([tag("h3", TITLES[data]), whole, scale, warning])
 
 
+def _mark(claim: Claim) -> str:
+    return "open" if claim.is_open else VERDICTS[claim.verdict]
+
+
 def network(run: RunResult) -> str:
     """Depth and width in the way papers name them."""
     return f"Spikformer-{run.recipe.model.depth}-{run.recipe.model.dim}"
@@ -167,6 +190,11 @@ def _unlike_paper(run: RunResult) -> str:
         found.append(f"{recipe.total_epochs} epochs, not {EPOCHS}")
     if recipe.train_images:
         found.append(f"{recipe.train_images:,} training images")
+    if recipe.test_images:
+        found.append(f"{recipe.test_images:,} test images")
+    if fields := unusual(recipe.policy):
+        chosen = recipe.policy.model_dump(mode="json")
+        found += [f"{name}={chosen[name]}" for name in (field.removeprefix("policy.") for field in fields)]
     if recipe.max_steps_per_epoch:
         found.append(f"at most {recipe.max_steps_per_epoch} steps an epoch")
     return ", ".join(found)

@@ -9,7 +9,7 @@ import yaml
 
 from ...training.recipe import flat
 from ..figures import Figure
-from ..results import RunResult
+from ..results import RunResult, field_columns
 from .document import Section, embedded, section
 from .markup import Column, Markup, details, number, table, tag
 
@@ -64,7 +64,7 @@ def runs_section(rows: pd.DataFrame) -> Section:
         Column("images_per_second", "Images/s", ",.0f"),
         Column("peak_memory_mb", "Memory (MB)", ",.0f", "peak of the process"),
         Column("parameters", "Parameters", ",d"),
-        *(Column(str(name), str(name)) for name in rows.columns if "." in str(name)),
+        *(Column(str(name), str(name)) for name in field_columns(rows)),
         Column("path", "Folder"),
     ]
     listed = [row | {"path": tag("span", row["folder"], class_="path")} for row in rows.to_dict("records")]
