@@ -2,9 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from .studies.study import Study
 
 app = typer.Typer(
     help="Train spiking transformers with slopes that follow the disagreement of attention heads (SAGE).",
@@ -125,7 +128,9 @@ def export(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs, or a shipped study", metavar="RUN...")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="folders of finished runs, or a study of ./runs", metavar="RUN | STUDY")
+    ],
     out: Annotated[Path, typer.Option(help="folder for report.html and its figures")] = Path("report"),
     different_recipes: Annotated[bool, typer.Option("--different-recipes", help="compare runs that differ")] = False,
 ) -> None:
@@ -134,8 +139,8 @@ def report(
     from .studies.results import load_runs, require_comparable
     from .studies.study import shipped_studies
 
-    if len(runs) == 1 and str(runs[0]) in shipped_studies():
-        study_report(str(runs[0]))
+    if len(runs) == 1 and str(runs[0]) in shipped_studies() and not runs[0].exists():
+        _write_study_page(_load_study(str(runs[0])), Path("runs"), out)
         return
     loaded = load_runs(runs)
     if not different_recipes:
@@ -161,47 +166,57 @@ def study_run(
     """Run what is not finished yet, then write the report; safe to stop and start again."""
     from .studies.ray_runner import run_on_ray
     from .studies.runner import run_study
-    from .studies.study import load_study
-    from .training import parse_settings
 
-    loaded = load_study(name, parse_settings(settings or []))
+    loaded = _load_study(name, settings, data_dir)
     on_ray = on == "ray" or ray_address is not None
-    paths = run_on_ray(loaded, out, data_dir, ray_address) if on_ray else run_study(loaded, out, data_dir)
-    study_report(name, out, settings)
+    paths = run_on_ray(loaded, out, address=ray_address) if on_ray else run_study(loaded, out)
+    _write_study_page(loaded, out)
     if len(paths) < len(loaded.runs()):
         lost = len(loaded.runs()) - len(paths)
         sys.exit(f"error: {lost} runs did not finish; `study status` in place of `study run` says why")
 
 
 @study.command("status")
-def study_status(name: StudyName, out: StudyOut = Path("runs"), settings: Settings = None) -> None:
+def study_status(
+    name: StudyName, out: StudyOut = Path("runs"), data_dir: DataDir = None, settings: Settings = None
+) -> None:
     """What is done, running, waiting, or failed and why."""
     from rich.console import Console
 
     from .studies.status import status, status_table
-    from .studies.study import load_study
-    from .training import parse_settings
 
-    loaded = load_study(name, parse_settings(settings or []))
+    loaded = _load_study(name, settings, data_dir)
     Console().print(status_table(loaded, status(loaded, out), out))
 
 
 @study.command("report")
-def study_report(name: StudyName, out: StudyOut = Path("runs"), settings: Settings = None) -> None:
+def study_report(
+    name: StudyName, out: StudyOut = Path("runs"), data_dir: DataDir = None, settings: Settings = None
+) -> None:
     """Write the page of a study from its finished runs."""
+    _write_study_page(_load_study(name, settings, data_dir), out)
+
+
+def _load_study(name: str, settings: list[str] | None = None, data_dir: Path | None = None) -> "Study":
+    from .studies.study import load_study
+    from .training import parse_settings
+
+    place = {} if data_dir is None else {"data_dir": str(data_dir.absolute())}
+    return load_study(name, parse_settings(settings or []) | place)
+
+
+def _write_study_page(loaded: "Study", root: Path, page: Path | None = None) -> None:
     from .studies.report import write_report
     from .studies.results import load_runs
     from .studies.state import StudyState
     from .studies.status import finished_runs
-    from .studies.study import StudyError, load_study
-    from .training import parse_settings
+    from .studies.study import StudyError
 
-    loaded = load_study(name, parse_settings(settings or []))
-    state, folders = StudyState(loaded, out), finished_runs(loaded, out)
+    state, folders = StudyState(loaded, root), finished_runs(loaded, root)
     if not folders:
-        raise StudyError(f"no run of study {loaded.name} is finished in {out}; `sage-snn study run` trains them")
-    runs = load_runs(folders)
-    print(write_report(runs, state.folder, title=loaded.name, study=loaded, failures=state.failures()))
+        raise StudyError(f"no run of study {loaded.name} is finished in {root}; `sage-snn study run` trains them")
+    place, failures = page or state.folder, state.failures()
+    print(write_report(load_runs(folders), place, title=loaded.name, study=loaded, failures=failures))
 
 
 @app.command()

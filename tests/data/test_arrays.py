@@ -1,7 +1,10 @@
+import hashlib
+
 import numpy as np
 import pytest
 
 from sage_snn.data import DataError, load_data
+from sage_snn.data.arrays import digest
 
 LABELS = np.arange(40) % 4
 
@@ -97,6 +100,18 @@ def test_files_that_are_no_npz_are_named(tmp_path):
     np.save(tmp_path / "single.npy", LABELS)
     with pytest.raises(DataError, match=r"single\.npy is a single array"):
         load_data("arrays", tmp_path / "single.npy")
+
+
+def test_a_digest_is_that_of_the_file_and_follows_its_content(tmp_path):
+    path = tmp_path / "mine.npz"
+    path.write_bytes(b"a")
+    first = digest(path)
+    assert first == digest(tmp_path) == hashlib.sha256(b"a").hexdigest()[:16]
+    path.write_bytes(b"ab")
+    assert digest(path) != first
+    path.unlink()
+    with pytest.raises(DataError, match=r"mine\.npz is not there"):
+        digest(path)
 
 
 def test_a_folder_must_hold_exactly_one_file(tmp_path):

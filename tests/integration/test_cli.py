@@ -2,12 +2,14 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from sage_snn.cli import main
-from sage_snn.training import train
+from sage_snn.studies.study import load_study
+from sage_snn.training import RunFolder, train
 
 TINY = {
     "epochs": 1,
@@ -126,6 +128,9 @@ def test_export_writes_a_file_and_prints_its_path(sage_snn, run, to, suffix):
         (["export", "/nowhere", "--to", "onnx"], "there is no folder /nowhere"),
         (["inspect", "."], "not a run's"),
         (["recipes", "nosuch"], "no recipe 'nosuch'"),
+        (["report", "nosuch"], "there is no folder nosuch"),
+        (["report", "heads"], "no run of study heads is finished in runs; `sage-snn study run` trains them"),
+        (["study", "report", "heads", "--out", "x"], "no run of study heads is finished in x"),
     ],
 )
 def test_wrong_input_ends_in_a_message_not_in_a_traceback(sage_snn, command, message, tmp_path, monkeypatch):
@@ -134,6 +139,22 @@ def test_wrong_input_ends_in_a_message_not_in_a_traceback(sage_snn, command, mes
     assert done.code != 0
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_a_study_has_one_page_by_either_command(sage_snn, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for planned in load_study("table1-small").runs()[:2]:
+        folder = RunFolder(tmp_path / "runs" / "runs" / planned.key)
+        folder.signals.mkdir(parents=True)
+        folder.write_recipe(planned.recipe, {})
+        folder.append_metrics({"epoch": 0, "test_top1": 50.0, "images_per_second": 100.0})
+        ended = {"last_top1": 50.0, "best_top1": 50.0, "epochs": 1, "parameters": 5, "seconds": 1.0}
+        folder.write_summary(ended | {"peak_memory_mb": 9.0, "finished": True})
+    for command in (["study", "report", "table1-small"], ["report", "table1-small", "--out", "page"]):
+        done = sage_snn(*command)
+        assert done.code == 0, done.stderr
+        page = Path(done.stdout.strip()).read_text(encoding="utf-8")
+        assert "13 of 15 planned runs are not finished" in page
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-from sage_snn.training import checkpoint
+from sage_snn.training import RunError, checkpoint
 from sage_snn.training.checkpoint import load_checkpoint, save_checkpoint
 from sage_snn.training.folder import write_atomically
 
@@ -33,6 +33,27 @@ def test_a_torn_checkpoint_is_reported_and_the_one_before_used(tmp_path, damage)
     path.write_bytes({"truncate": bytes(content[:-100]), "flip": bytes(content), "empty": b""}[damage])
     with pytest.warns(UserWarning, match="torn or not what was written; using the one before"):
         assert load_checkpoint(tmp_path)["step"] == 1
+
+
+def test_torn_checkpoints_are_set_aside_only_where_it_is_asked_for(tmp_path):
+    save_checkpoint(tmp_path, 1, state(1))
+    path = save_checkpoint(tmp_path, 2, state(2))
+    path.write_bytes(b"torn")
+    with pytest.warns(UserWarning, match="is left out"):
+        load_checkpoint(tmp_path)
+    assert path.exists()
+    with pytest.warns(UserWarning, match="is left out"):
+        load_checkpoint(tmp_path, set_aside=True)
+    assert [p.suffix for p in sorted(tmp_path.iterdir())] == [".pt", ".torn"]
+
+
+def test_checkpoints_of_which_none_is_whole_are_refused_and_stay(tmp_path):
+    paths = [save_checkpoint(tmp_path, step, state(step)) for step in (1, 2)]
+    for path in paths:
+        path.write_bytes(b"torn")
+    with pytest.raises(RunError, match=r"step-000000002-.*step-000000001-.*copy them there again.*new folder"):
+        load_checkpoint(tmp_path, set_aside=True)
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
 
 
 class Evil:

@@ -1,7 +1,9 @@
+import hashlib
 import json
 import math
 import os
 import resource
+import shutil
 import signal
 
 import numpy as np
@@ -11,7 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from sage_snn import LIFNode
-from sage_snn.training import InterruptedRunError, RunError, RunFolder, load_recipe, stopping, train
+from sage_snn.data import DataError
+from sage_snn.training import InterruptedRunError, RunError, RunFolder, differences, load_recipe, stopping, train
 from sage_snn.training import loop as loop_module
 from sage_snn.training.failure import NonFiniteError
 from sage_snn.training.run import open_run
@@ -170,6 +173,77 @@ def test_a_folder_with_other_files_or_without_permission_is_refused(tmp_path, ti
         run("/proc/nowhere", tiny)
 
 
+def test_a_run_stopped_before_its_recipe_was_written_can_start_again(tmp_path, tiny, monkeypatch):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "write_recipe", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", tiny)
+    monkeypatch.undo()
+    for name in (".recipe.yaml.123.tmp", "..writable.123.tmp", ".writable"):
+        (tmp_path / "run" / name).touch()
+    assert run(tmp_path / "run", tiny | {"epochs": 1}, resume=True)["epochs"] == 1
+
+
+def test_a_run_that_lost_its_recipe_is_not_trained_over(finished, tmp_path, tiny):
+    for name in ("checkpoints", "signals"):
+        shutil.copytree(finished / name, tmp_path / "run" / name)
+    with pytest.raises(RunError, match="not a run's"):
+        run(tmp_path / "run", tiny, resume=True)
+
+
+def test_other_arrays_are_another_run_and_moved_ones_are_not(tmp_path, tiny):
+    def save(name, seed):
+        images = np.random.default_rng(seed).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+        np.savez(tmp_path / name, images=images, labels=np.arange(40) % 4)
+        return {"data": "arrays", "data_dir": str(tmp_path / name)}
+
+    short = tiny | {"epochs": 1, "max_steps_per_epoch": 1, "train_images": None, "test_images": None}
+    run(tmp_path / "run", short | save("a.npz", 0))
+    with pytest.raises(RunError, match=r"another recipe:\n  data_digest: '\w+' there, '\w+' now"):
+        run(tmp_path / "run", short | save("b.npz", 1), resume=True)
+    assert run(tmp_path / "run", short | save("moved.npz", 0), resume=True)["finished"]
+    with pytest.raises(RunError, match="data_digest"):
+        run(tmp_path / "run", short | save("a.npz", 1), resume=True)
+    with pytest.raises(DataError, match=r"gone\.npz is not there"):
+        run(tmp_path / "run", short | {"data": "arrays", "data_dir": str(tmp_path / "gone.npz")}, resume=True)
+
+
+def test_checkpoints_that_are_all_torn_stop_the_run_and_its_epochs_stay(finished, tmp_path, tiny):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    for path in (folder / "checkpoints").iterdir():
+        path.write_bytes(b"torn")
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(RunError, match=r"no checkpoint in .* can be used"):
+        run(folder, tiny, resume=True)
+    assert sorted(folder.rglob("*")) == before
+    assert len(RunFolder(folder).metrics()) == 2
+
+
+def test_a_torn_checkpoint_is_set_aside_and_the_one_before_goes_on(finished, tmp_path, tiny):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    max((folder / "checkpoints").iterdir()).write_bytes(b"torn")
+    with pytest.warns(UserWarning, match="using the one before it"):
+        run(folder, tiny, resume=True)
+    assert same_run(finished, folder)
+    assert len(list((folder / "checkpoints").glob("*.torn"))) == 1
+
+
+def test_half_a_summary_is_written_again_from_the_last_checkpoint(finished, tmp_path, tiny):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "summary.json").write_text('{"last_top1": 9')
+    again = run(folder, tiny, resume=True)
+    assert again["last_top1"] == RunFolder(finished).summary()["last_top1"]
+    assert RunFolder(folder).summary() == again
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "summary.json").write_text("")
+    with pytest.raises(RunError, match="half-written, and there is no checkpoint"):
+        run(folder, tiny, resume=True)
+
+
 def test_a_full_disk_says_what_to_do_and_the_run_resumes(tmp_path, tiny, monkeypatch):
     run(tmp_path / "whole", tiny)
     calls = []
@@ -217,6 +291,58 @@ def test_weights_can_be_the_start_of_another_run(finished, tmp_path, tiny):
         run(tmp_path / "other", settings, init_from=tmp_path / "absent.safetensors")
     with pytest.raises(RunError, match="does not fit the model"):
         run(tmp_path / "third", settings | {"model.depth": 1}, init_from=finished)
+
+
+def stopped_at_once(folder, settings, monkeypatch, **options):
+    """A run that ended within its first step, before any checkpoint."""
+
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_module.Training, "_backward", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder, settings, **options)
+
+
+def test_a_resumed_run_starts_from_the_weights_it_was_given(finished, tmp_path, tiny, monkeypatch):
+    run(tmp_path / "whole", tiny, init_from=finished)
+    stopped_at_once(tmp_path / "parts", tiny, monkeypatch, init_from=finished)
+    run(tmp_path / "parts", tiny, resume=True)
+    assert same_run(tmp_path / "whole", tmp_path / "parts")
+    recipe = RunFolder(tmp_path / "parts").recipe()
+    assert recipe.init_from == str(finished)
+    assert recipe.init_digest == hashlib.sha256((finished / "model.safetensors").read_bytes()).hexdigest()[:16]
+    assert [key for key, _, _ in differences(recipe, RunFolder(finished).recipe())] == ["init_digest"]
+
+
+def test_weights_that_are_gone_or_changed_are_missed_only_before_the_first_checkpoint(
+    finished, tmp_path, tiny, monkeypatch
+):
+    weights = shutil.copy(finished / "model.safetensors", tmp_path / "weights.safetensors")
+    stopped_at_once(tmp_path / "run", tiny, monkeypatch, init_from=weights)
+    content = weights.read_bytes()
+    weights.write_bytes(content + b" ")
+    with pytest.raises(RunError, match="has changed since the run was started from it; put the file back"):
+        run(tmp_path / "run", tiny, resume=True)
+    with pytest.raises(RunError, match="another recipe:\n  init_digest"):
+        run(tmp_path / "run", tiny, resume=True, init_from=weights)
+    weights.unlink()
+    with pytest.raises(RunError, match="no weights at"):
+        run(tmp_path / "run", tiny, resume=True)
+    weights.write_bytes(content)
+    monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "run", tiny, resume=True)
+    weights.unlink()
+    assert run(tmp_path / "run", tiny, resume=True)["finished"]
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"state_dict": [1]}, {1: torch.zeros(1)}, {"head.weight": 1}])
+def test_torch_files_that_hold_no_weights_are_refused(tmp_path, tiny, content):
+    torch.save(content, tmp_path / "content.pt")
+    with pytest.raises(RunError, match=r"content\.pt holds no weights by name; save model\.state_dict\(\)"):
+        run(tmp_path / "run", tiny, init_from=tmp_path / "content.pt")
 
 
 def test_the_first_epoch_is_trained_with_the_schedules_first_rate(finished):

@@ -1,3 +1,5 @@
+import hashlib
+
 import pytest
 import torch
 import yaml
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 
 from sage_snn.data import describe, load_data
 from sage_snn.policies import Fixed, Learnable
+from sage_snn.studies.study import run_key
 from sage_snn.training.builders import build_model, build_optimizer, build_policy, build_schedule
 from sage_snn.training.recipe import (
     Recipe,
@@ -105,7 +108,12 @@ def test_a_number_with_an_exponent_is_a_number():
         ({"augmentation": {"flipp": 1}}, "augmentation.flipp: no such field; did you mean 'flip'?"),
         ({"epochs": "many"}, "epochs: Input should be a valid integer"),
         ({"lr": "fast"}, "lr: Input should be a valid number"),
-        ({"lr": float("nan")}, "lr"),
+        ({"lr": float("nan")}, "lr: Input should be a finite number"),
+        ({"policy": {"gain": float("nan")}}, "policy.gain: Input should be a finite number"),
+        ({"policy": {"slope": float("inf")}}, "policy.slope: Input should be a finite number"),
+        ({"augmentation": {"mixup": float("inf")}}, "augmentation.mixup: Input should be a finite number"),
+        ({"observe": {"temperatures": [float("inf")]}}, "observe.temperatures.0: Input should be a finite number"),
+        ({"seed": 99999999999999999999}, "seed: Input should be less than 9223372036854775808"),
         ({"model": {"time_steps": 0}}, "model.time_steps"),
         ({"model": {"heads": 7}}, "must divide dim"),
         ({"epochs": 3, "warmup_epochs": 5}, "warmup_epochs (5) must be fewer than epochs (3)"),
@@ -154,6 +162,65 @@ def test_differences_name_what_decides_the_result_and_nothing_else():
     assert differences(a, a.updated({"data_dir": "elsewhere", "workers": 9, "name": "b"})) == []
     changed = a.updated({"model.depth": 2, "lr": 1e-3})
     assert differences(a, changed) == [("lr", 5e-4, 1e-3), ("model.depth", 4, 2)]
+
+
+def arrays_recipe(path, content, **settings):
+    path.write_bytes(content)
+    return load_recipe("digits", {"data": "arrays", "data_dir": str(path), **settings})
+
+
+def test_arrays_are_part_of_what_is_trained_by_their_content(tmp_path):
+    a, b = arrays_recipe(tmp_path / "a.npz", b"a"), arrays_recipe(tmp_path / "b.npz", b"b")
+    assert [key for key, _, _ in differences(a, b)] == ["data_digest"]
+    assert run_key(a) != run_key(b)
+    assert run_key(arrays_recipe(tmp_path / "moved.npz", b"a")) == run_key(a)
+    (tmp_path / "a.npz").write_bytes(b"changed")
+    assert run_key(a) == run_key(arrays_recipe(tmp_path / "c.npz", b"changed"))
+
+
+def test_a_recipe_can_be_compared_where_its_files_are_not(tmp_path):
+    recipe = arrays_recipe(tmp_path / "a.npz", b"a", init_from=str(tmp_path / "absent.safetensors"))
+    pinned = recipe.model_copy(update={"init_digest": "1234"}).identity()
+    assert pinned["init_digest"] == "1234"
+    (tmp_path / "a.npz").unlink()
+    assert not {"data_digest", "init_digest"} & recipe.identity().keys()
+
+
+def test_the_weights_to_start_from_are_part_of_what_is_trained_by_their_content(tmp_path):
+    files = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for path in files:
+        path.write_bytes(path.name.encode())
+    plain = load_recipe("digits")
+    first, second = (plain.updated({"init_from": str(path)}) for path in files)
+    assert [key for key, _, _ in differences(first, second)] == ["init_digest"]
+    assert len({run_key(recipe) for recipe in (plain, first, second)}) == 3
+
+
+def test_recipes_without_such_files_are_written_and_known_as_ever(tmp_path):
+    recipe = load_recipe("cifar10-study", {"data_dir": str(tmp_path)})
+    assert recipe.pinned() == recipe
+    assert not {"init_from", "data_digest", "init_digest"} & (recipe.model_dump() | recipe.identity()).keys()
+    assert run_key(recipe) == "cifar10-sage-t4-s42-053c64cf"
+
+
+def test_digests_are_read_from_the_files_never_from_settings(tmp_path):
+    recipe = arrays_recipe(tmp_path / "a.npz", b"a").pinned()
+    assert recipe.data_digest == hashlib.sha256(b"a").hexdigest()[:16]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    (tmp_path / "a.npz").write_bytes(b"changed")
+    again = load_recipe(tmp_path / "recipe.yaml")
+    assert again.identity()["data_digest"] == hashlib.sha256(b"changed").hexdigest()[:16]
+    assert recipe.updated({"seed": 1}).data_digest is None
+
+
+def test_what_only_the_data_shows_to_be_wrong_is_a_recipe_error():
+    recipe = load_recipe("digits", {"model.patch_size": 16, "model.dim": 16, "model.heads": 1})
+    with pytest.raises(RecipeError, match=r"model: an image of 8 pixels is smaller .*--set model\.FIELD=VALUE"):
+        build_model(recipe.model, **load_data("digits").shape)
+    recipe = recipe.updated({"model.patch_size": 2, "policy.spread": "sample_std"})
+    model = build_model(recipe.model, **load_data("digits").shape)
+    with pytest.raises(RecipeError, match="policy: the sample deviation of one head is undefined"):
+        build_policy(recipe.policy, model, 10, 0)
 
 
 def outcome_of(read, source):

@@ -49,6 +49,31 @@ def test_policy_state_is_none_without_a_checkpoint(folder):
     assert not open_run(folder).network().training
 
 
+def test_reading_a_run_changes_nothing_in_it(folder):
+    newest = max((folder / "checkpoints").iterdir())
+    newest.write_bytes(b"torn")
+    before = sorted(folder.rglob("*"))
+    with pytest.warns(UserWarning, match="is left out"):
+        assert open_run(folder).policy_state["steps"] == 3
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_a_run_whose_checkpoints_are_all_torn_is_read_as_far_as_it_goes(folder):
+    for path in (folder / "checkpoints").iterdir():
+        path.write_bytes(b"torn")
+    with pytest.warns(UserWarning, match="policy's state is unknown"):
+        assert open_run(folder).policy_state is None
+    assert not open_run(folder).network().training
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(RunError, match=r"no checkpoint in .* can be used"):
+        open_run(folder).network()
+
+
+def test_a_run_with_half_a_summary_is_not_finished(folder):
+    (folder / "summary.json").write_text('{"last_top1": 9')
+    assert not open_run(folder).is_finished
+
+
 def test_data_is_the_recipes_and_read_only_when_asked_for(finished):
     moved = open_run(finished, data_dir="elsewhere")
     assert moved.recipe.data_dir == "elsewhere"

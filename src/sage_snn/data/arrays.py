@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .dataset import Data, DataError, Images, moments, split
+from .digest import file_digest
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 EXPECTED = f"expected an .npz with {', '.join(KEYS)}, or with images, labels (split 80/20), as numpy.savez writes it"
@@ -35,6 +36,17 @@ def load(folder: Path | None) -> Data:
     mean, std = moments(train.pixels)
     channels, size = train.pixels.shape[1], train.pixels.shape[2]
     return Data(f"arrays {path.name}", train, test, classes, channels=channels, size=size, mean=mean, std=std)
+
+
+def digest(folder: Path | None) -> str:
+    """Of the file that `load` would read."""
+    path = _file(folder)
+    try:
+        return file_digest(path)
+    except FileNotFoundError:
+        raise DataError(f"{path} is not there; {EXPECTED}") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error}); {EXPECTED}") from None
 
 
 def _file(folder: Path | None) -> Path:

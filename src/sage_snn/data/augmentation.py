@@ -27,7 +27,7 @@ _COLOUR = {"Color", "ColorIncreasing", "Desaturate"}  # these leave a grey image
 class Augmentation(BaseModel):
     """Augmentation of training images; the defaults change nothing."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     flip: Probability = 0.0  # left to right
     shift: int = Field(0, ge=0)  # pixels, each way; the border is filled by reflection

@@ -42,7 +42,7 @@ def labels(recipes: Sequence[Recipe]) -> list[str]:
 def context_words(values: Fields, fields: Iterable[str]) -> list[str]:
     """`depth=2`, `lr=0.001`: the words that a label has for fields outside the policy."""
     fields = list(fields)
-    return [f"{_short(key, fields)}={_value(values[key])}" for key in fields if is_context(key)]
+    return [f"{_short(key, fields)}={_value(values.get(key))}" for key in fields if is_context(key)]
 
 
 def unusual(policy: PolicyConfig) -> tuple[str, ...]:

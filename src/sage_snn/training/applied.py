@@ -57,6 +57,16 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """Of the source tree that this package runs from, if it is one."""
-    here = Path(__file__).parent
-    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    # Installed inside somebody's repository, the package is not tracked by it, and its commit tells nothing.
+    return _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", Path(__file__).name) else None
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of this folder, None where it fails or is not installed."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
     return done.stdout.strip() or None if done.returncode == 0 else None

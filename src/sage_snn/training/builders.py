@@ -1,5 +1,7 @@
 """From a recipe to the things that train: model, policy, optimizer, schedule."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +15,7 @@ from ..models import spikformer
 from ..policies import SAGE, Fixed, Learnable, Policy
 from ..signals import Constant, HeadEntropy, HeadGini, Random, Signal
 from ..statistics import Statistics
-from .recipe import ModelConfig, PolicyConfig, Recipe
+from .recipe import ModelConfig, PolicyConfig, Recipe, RecipeError
 
 MODELS = {"spikformer": spikformer}
 
@@ -21,7 +23,8 @@ MODELS = {"spikformer": spikformer}
 def build_model(config: ModelConfig, *, classes: int, size: int, channels: int) -> nn.Module:
     """The network for images of this size."""
     sizes = config.model_dump(exclude={"name"})
-    return MODELS[config.name](**sizes, num_classes=classes, image_size=size, in_channels=channels)
+    with _blaming("model"):
+        return MODELS[config.name](**sizes, num_classes=classes, image_size=size, in_channels=channels)
 
 
 def build_signal(config: PolicyConfig, seed: int) -> Signal:
@@ -36,6 +39,11 @@ def build_signal(config: PolicyConfig, seed: int) -> Signal:
 
 def build_policy(config: PolicyConfig, model: nn.Module, steps_per_epoch: int, seed: int) -> Policy:
     """Attach the policy to the model."""
+    with _blaming("policy"):
+        return _build_policy(config, model, steps_per_epoch, seed)
+
+
+def _build_policy(config: PolicyConfig, model: nn.Module, steps_per_epoch: int, seed: int) -> Policy:
     if config.kind == "fixed":
         return Fixed(model, config.slope)
     if config.kind == "learnable":
@@ -50,6 +58,15 @@ def build_policy(config: PolicyConfig, model: nn.Module, steps_per_epoch: int, s
         neurons=config.neurons,
         every=config.every,
     )
+
+
+@contextmanager
+def _blaming(part: str) -> Iterator[None]:
+    """What only shows when the data is known is still a mistake of the recipe."""
+    try:
+        yield
+    except ValueError as error:
+        raise RecipeError(f"{part}: {error}; change it in the recipe, or with --set {part}.FIELD=VALUE") from None
 
 
 def _chosen(kind: type, config: PolicyConfig) -> dict[str, Any]:

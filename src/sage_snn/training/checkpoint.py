@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from .folder import write_atomically
+from .folder import RunError, write_atomically
 
 VERSION = 1
 KEEP = 2
@@ -29,19 +29,40 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
     return path
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole, without executing code from it; None if there is none."""
+def load_checkpoint(folder: Path, *, set_aside: bool = False) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole, without executing code from it; None if there is none at all.
+
+    `set_aside` renames newer ones that are not whole, or they would crowd out good ones that are written later.
+    """
+    torn: dict[Path, str] = {}
     for path in _candidates(folder):
         problem, state = _open(path)
         if state is not None:
+            for left_out, why in torn.items():
+                warnings.warn(f"checkpoint {left_out.name} is left out: {why}; using the one before it", stacklevel=2)
+                if set_aside:
+                    left_out.rename(left_out.with_suffix(".torn"))
             return state
-        warnings.warn(f"checkpoint {path.name} is left out: {problem}; using the one before it", stacklevel=2)
-        path.rename(path.with_suffix(".torn"))  # or it would crowd out a good one
+        torn[path] = problem
+    if torn:
+        told = "; ".join(f"{path.name}: {why}" for path, why in torn.items())
+        raise RunError(
+            f"no checkpoint in {folder} can be used ({told}); copy them there again from where they are whole, "
+            "or train in a new folder (--out)"
+        )
     return None
 
 
+def has_checkpoint(folder: Path) -> bool:
+    """Is there one, whole or not?"""
+    return bool(_candidates(folder))
+
+
 def _open(path: Path) -> tuple[str, dict[str, Any] | None]:
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:  # another rank may just have set it aside
+        return f"it cannot be read ({error.strerror})", None
     found = _NAME.fullmatch(path.name)
     if found is None or found[2] != _digest(content):
         return "its content is torn or not what was written", None

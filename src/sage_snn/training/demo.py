@@ -16,7 +16,7 @@ POLICIES = ("fixed", "learnable", "sage")
 
 def run_demo(out: Path, epochs: int | None = None) -> dict[str, dict[str, Any]]:
     """Train the digits recipe with each policy, print the table, and give the summaries."""
-    settings: dict[str, Any] = {} if epochs is None else {"epochs": epochs}
+    settings = _length(epochs)
     summaries = {}
     for policy in POLICIES:
         folder = out / policy
@@ -30,6 +30,13 @@ def run_demo(out: Path, epochs: int | None = None) -> dict[str, dict[str, Any]]:
         soft_wrap=True,
     )
     return summaries
+
+
+def _length(epochs: int | None) -> dict[str, Any]:
+    """Settings for so many epochs; a warm-up that would not end in time is cut."""
+    if epochs is None:
+        return {}
+    return {"epochs": epochs, "warmup_epochs": max(0, min(load_recipe("digits").warmup_epochs, epochs - 1))}
 
 
 def _table(out: Path, summaries: dict[str, dict[str, Any]]) -> Table:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,12 @@ from typing import Any
 
 import yaml
 
-from .recipe import Recipe, differences, load_recipe
+from .recipe import Recipe, differences, load_written_recipe
+
+# What a run makes before its recipe; names with a dot are those of `write_atomically`.
+_BEFORE_THE_RECIPE = re.compile(
+    r"checkpoints|signals|observations|tensorboard|metrics\.jsonl|\.writable|\..+\.\d+\.tmp"
+)
 
 
 class RunError(RuntimeError):
@@ -65,7 +71,7 @@ class RunFolder:
     def recipe(self) -> Recipe | None:
         """The recipe that the folder was started with, if it was."""
         path = self.path / "recipe.yaml"
-        return load_recipe(path) if path.is_file() else None
+        return load_written_recipe(path) if path.is_file() else None
 
     def write_recipe(self, recipe: Recipe, applied: dict[str, Any]) -> None:
         """The recipe as it can be trained again, and the facts under `applied`."""
@@ -113,12 +119,10 @@ class RunFolder:
 
     def _is_mine(self) -> bool:
         """Left by a run that was stopped before it wrote its recipe."""
-        return {entry.name for entry in self.path.iterdir()} <= {
-            "checkpoints",
-            "signals",
-            "observations",
-            "tensorboard",
-        }
+        # Where epochs or checkpoints are, there was a recipe: it is lost, and so is what they belong to.
+        has_epochs = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
+        is_trained = has_epochs or any(self.checkpoints.glob("step-*"))
+        return not is_trained and all(_BEFORE_THE_RECIPE.fullmatch(entry.name) for entry in self.path.iterdir())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from ..data.randomness import digest
 from ..kernels.memory import keep_freed_memory
 from .applied import facts
 from .builders import build_model, build_optimizer, build_policy, build_schedule
-from .checkpoint import load_checkpoint, save_checkpoint
+from .checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
 from .devices import build_fabric, peak_memory_mb, refusing_to_wait
 from .display import Display
 from .evaluation import evaluate, firing_rates
@@ -28,7 +28,7 @@ from .observer import Observer
 from .recipe import Recipe, load_recipe
 from .recorder import Curves, Recorder
 from .stopping import StopRequest, stopping_politely
-from .weights import load_weights
+from .weights import find_weights, load_first_weights
 
 
 class InterruptedRunError(RunError):
@@ -47,20 +47,24 @@ def train(
 ) -> dict[str, Any]:
     """Train a recipe (a shipped name, a YAML file, a mapping) to the end and give its summary.
 
-    `out` is the run's folder, by default runs/<recipe>-<policy>-t<T>-s<seed>. `resume` goes on with what is there.
+    `out` is the run's folder, by default runs/<recipe>-<policy>-t<T>-s<seed>. `resume` goes on with what is there,
+    from the weights that the run was started from (`init_from`) if there is no checkpoint yet.
     """
     keep_freed_memory()
     recipe = load_recipe(recipe, settings)
+    if init_from is not None:
+        recipe = recipe.updated({"init_from": str(Path(init_from).absolute())})
     folder = RunFolder(out if out is not None else default_folder(recipe))
+    recipe = _pinned(recipe, folder.recipe() if resume else None)
     fabric = build_fabric(recipe)
     display = Display(folder.path.name, 0, quiet=quiet or not fabric.is_global_zero)
-    if resume and (summary := folder.summary()) and not folder.changes(recipe):
+    if resume and (summary := _summary(folder)) and not folder.changes(recipe):
         display.say(f"{folder.path} is finished already: top-1 {summary['last_top1']:.2f} %; nothing to do")
         return summary
     if fabric.is_global_zero:
         folder.open(recipe, resume=resume)
     fabric.barrier()
-    return Training(recipe, folder, fabric, download=download, init_from=init_from, quiet=quiet).run()
+    return Training(recipe, folder, fabric, download=download, quiet=quiet).run()
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -68,12 +72,36 @@ def default_folder(recipe: Recipe) -> Path:
     return Path("runs") / f"{recipe.name}-{recipe.policy.kind}-t{recipe.model.time_steps}-s{recipe.seed}"
 
 
+def _pinned(recipe: Recipe, before: Recipe | None) -> Recipe:
+    """The recipe with the digests of its files; `before` is the one of a run to go on with."""
+    if recipe.init_from is not None:
+        find_weights(recipe.init_from)
+    try:
+        pinned = recipe.pinned()
+    except OSError as error:
+        raise RunError(f"cannot read {error.filename}: {error.strerror}; make it readable") from None
+    if before is None or before.init_from is None or recipe.init_from is not None:
+        return pinned
+    return pinned.model_copy(update={"init_from": before.init_from, "init_digest": before.init_digest})
+
+
+def _summary(folder: RunFolder) -> dict[str, Any] | None:
+    """What a finished run ended with; one that is half-written counts as none, and is written again."""
+    try:
+        return folder.summary()
+    except ValueError:
+        if has_checkpoint(folder.checkpoints):
+            return None
+        raise RunError(
+            f"{folder.path}/summary.json is half-written, and there is no checkpoint to write it again from; "
+            "copy the file there again, or train in a new folder (--out)"
+        ) from None
+
+
 class Training:
     """One run: everything that a checkpoint holds, and the loop over epochs and steps."""
 
-    def __init__(
-        self, recipe: Recipe, folder: RunFolder, fabric: Fabric, *, download: bool, init_from: Any, quiet: bool
-    ) -> None:
+    def __init__(self, recipe: Recipe, folder: RunFolder, fabric: Fabric, *, download: bool, quiet: bool) -> None:
         self.recipe, self.folder, self.fabric = recipe, folder, fabric
         if recipe.threads:
             torch.set_num_threads(recipe.threads)
@@ -89,8 +117,9 @@ class Training:
         )
         self._build_loaders()
         self.network = build_model(recipe.model, **self.data.shape)
-        if init_from is not None:
-            load_weights(self.network, init_from)
+        state = load_checkpoint(folder.checkpoints, set_aside=fabric.is_global_zero)
+        if state is None:
+            load_first_weights(self.network, recipe)
         self.network.to(fabric.device)
         self.policy = build_policy(recipe.policy, self.network, self.steps_per_epoch, recipe.seed)
         optimizer = build_optimizer(recipe, self.network, self.policy)
@@ -101,7 +130,7 @@ class Training:
         self.epoch = self.step = 0  # the step counts within the epoch
         self.loss_sum, self.seconds, self.best = 0.0, 0.0, 0.0
         self.epoch_seconds = 0.0
-        self._restore()
+        self._restore(state)
         total, done = recipe.total_epochs * self.steps_per_epoch, self.epoch * self.steps_per_epoch + self.step
         quiet = quiet or not fabric.is_global_zero
         self.display = Display(folder.path.name, total, quiet=quiet, done=done)
@@ -234,8 +263,7 @@ class Training:
         with refusing_to_lose(self.folder):
             save_checkpoint(self.folder.checkpoints, self.epoch * self.steps_per_epoch + self.step, state)
 
-    def _restore(self) -> None:
-        state = load_checkpoint(self.folder.checkpoints)
+    def _restore(self, state: dict[str, Any] | None) -> None:
         if state is not None:
             for name in ("epoch", "step", "loss_sum", "epoch_seconds", "seconds", "best"):
                 setattr(self, name, state[name])

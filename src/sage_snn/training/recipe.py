@@ -1,21 +1,23 @@
 """A training run as data: what is trained, on what, how. Read from YAML, checked, written back with every run."""
 
 import difflib
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
-from ..data import DATASETS
+from ..data import DATASETS, DataError, arrays
 from ..data.augmentation import Augmentation
+from ..data.digest import file_digest
 
 SHIPPED = resources.files("sage_snn") / "recipes"
 FACTS = ("about", "applied")  # told by or to people; no part of what is trained
-ELSEWHERE = ("data_dir", "workers")  # may differ between machines without changing a result
+ELSEWHERE = ("data_dir", "workers", "init_from")  # may differ between machines without changing a result
+DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
 
 
 class RecipeError(ValueError):
@@ -23,7 +25,7 @@ class RecipeError(ValueError):
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(_Part):
@@ -119,7 +121,10 @@ class Recipe(_Part):
     precision: Literal["auto", "32", "16", "bf16"] = "auto"
     threads: int | None = Field(default=None, ge=1)
     workers: int = Field(default=0, ge=0)
-    seed: int = Field(default=42, ge=0)
+    seed: int = Field(default=42, ge=0, lt=2**63)
+    init_from: str | None = None  # weights to start from
+    data_digest: str | None = None  # of the file of `data: arrays`; both digests are filled in by a run
+    init_digest: str | None = None
     about: dict[str, Any] = {}
 
     @field_validator("precision", mode="before")
@@ -134,13 +139,6 @@ class Recipe(_Part):
             raise ValueError(f"unknown data {value!r}{nearest(value, DATASETS)}; known are {', '.join(DATASETS)}")
         return value
 
-    @field_validator("lr", "warmup_lr", "min_lr", "weight_decay")
-    @classmethod
-    def _finite(cls, value: float) -> float:
-        if not math.isfinite(value):
-            raise ValueError("must be finite")
-        return value
-
     @model_validator(mode="after")
     def _epochs_fit(self) -> "Recipe":
         if self.warmup_epochs >= self.epochs:
@@ -151,6 +149,12 @@ class Recipe(_Part):
             raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
         return self
 
+    @model_serializer(mode="wrap")
+    def _without_files_that_are_none(self, write: Any) -> dict[str, Any]:
+        """Few runs have them: the recipes of all others stay as they are."""
+        optional = {"init_from", *DIGESTS}
+        return {key: value for key, value in write(self).items() if value is not None or key not in optional}
+
     @property
     def total_epochs(self) -> int:
         """Epochs of the schedule and of the cooldown."""
@@ -158,12 +162,37 @@ class Recipe(_Part):
 
     def updated(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with other values; keys are dotted (`model.depth`)."""
-        return parse_recipe(_merged(self.model_dump(), settings), source=self.name)
+        return parse_recipe(_merged(self.model_dump(exclude={*DIGESTS}), settings), source=self.name)
+
+    def pinned(self) -> "Recipe":
+        """The same with the digests of its files as they are now."""
+        found = {name: read() for name, read in self._digests().items()}
+        return self.model_copy(update=dict.fromkeys(DIGESTS) | found)
 
     def identity(self) -> dict[str, Any]:
-        """Dotted key -> value of all that decides the result, machine matters left out."""
-        fields = self.model_dump(mode="json", exclude={*FACTS, *ELSEWHERE, "name"})
+        """Dotted key -> value of all that decides the result, machine matters left out; files count by content."""
+        digests = self._digests()
+        fields = self.model_dump(mode="json", exclude={*FACTS, *ELSEWHERE, "name", *(set(DIGESTS) - digests.keys())})
+        for name in digests.keys() - fields:
+            with suppress(DataError, OSError):  # recipes are compared where their files are not, too
+                fields[name] = digests[name]()
         return dict(flat(fields))
+
+    def _digests(self) -> dict[str, Callable[[], str]]:
+        """How to read the digest of each file whose content decides the result."""
+        digests: dict[str, Callable[[], str]] = {}
+        if self.data == "arrays":
+            folder = None if self.data_dir is None else Path(self.data_dir).expanduser()
+            digests["data_digest"] = lambda: arrays.digest(folder)
+        if (start := self.init_from) is not None:
+            digests["init_digest"] = lambda: file_digest(weights_file(start))
+        return digests
+
+
+def weights_file(path: str | Path) -> Path:
+    """The file itself, or that of a finished run's folder."""
+    path = Path(path)
+    return path / "model.safetensors" if path.is_dir() else path
 
 
 def shipped_recipes() -> list[str]:
@@ -177,15 +206,13 @@ def load_recipe(source: "str | Path | Mapping[str, Any] | Recipe", settings: Map
         return source.updated(settings) if settings else source
     if isinstance(source, Mapping):
         return parse_recipe(_merged(source, settings or {}))
-    text, name = _read(source)
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{source} is not YAML: {error}") from None
-    if not isinstance(fields, dict):
-        raise RecipeError(f"{source} must be a mapping of fields to values, such as `epochs: 10`")
-    fields.setdefault("name", name)
+    fields = {key: value for key, value in _fields(source).items() if key not in DIGESTS}
     return parse_recipe(_merged(fields, settings or {}), source=str(source))
+
+
+def load_written_recipe(path: Path) -> Recipe:
+    """The recipe that a run wrote, with the digests of the files that it was trained from."""
+    return parse_recipe(_fields(path), source=str(path))
 
 
 def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recipe:
@@ -216,6 +243,17 @@ def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
     """Dotted keys in which two recipes differ, with both values."""
     left, right = a.identity(), b.identity()
     return [(key, left.get(key), right.get(key)) for key in sorted(left | right) if left.get(key) != right.get(key)]
+
+
+def _fields(source: str | Path) -> dict[str, Any]:
+    text, name = _read(source)
+    try:
+        fields = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{source} is not YAML: {error}") from None
+    if not isinstance(fields, dict):
+        raise RecipeError(f"{source} must be a mapping of fields to values, such as `epochs: 10`")
+    return {"name": name} | fields
 
 
 def _read(source: str | Path) -> tuple[str, str]:

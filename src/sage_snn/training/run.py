@@ -1,5 +1,6 @@
 """A run's folder opened again: recipe, data, network, policy."""
 
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -42,7 +43,10 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Did it train to the end?"""
-        return self.folder.summary() is not None
+        try:
+            return self.folder.summary() is not None
+        except ValueError:  # half-written
+            return False
 
     @cached_property
     def data(self) -> Data:
@@ -64,8 +68,12 @@ class Run:
 
     @property
     def policy_state(self) -> dict[str, Any] | None:
-        """The policy's `state_dict()` at the newest checkpoint."""
-        return self.checkpoint["policy"] if self.checkpoint else None
+        """The policy's `state_dict()` at the newest checkpoint, None without one that can be read."""
+        try:
+            return self.checkpoint["policy"] if self.checkpoint else None
+        except RunError as error:
+            warnings.warn(f"the policy's state is unknown: {error}", stacklevel=2)
+            return None
 
     def network(self, which: Which = "last") -> nn.Module:
         """The network in eval mode without a policy: after its last epoch (or step, if unfinished), or at its best."""

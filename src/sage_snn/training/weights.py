@@ -7,24 +7,46 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 
+from ..data.digest import file_digest
 from ..models import Spikformer, load_official_state_dict
 from .folder import RunError
+from .recipe import Recipe, weights_file
 
 
 def read_weights(path: str | Path) -> dict[str, Any]:
     """A state dict from a .safetensors file, a torch file, or a run's folder (its last epoch)."""
-    path = Path(path)
-    path = path / "model.safetensors" if path.is_dir() else path
-    if not path.is_file():
-        raise RunError(f"no weights at {path}; give a .safetensors or torch file, or the folder of a finished run")
+    path = find_weights(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
         raise RunError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from None
+    if not _is_state_dict(loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded):
+        raise RunError(f"{path} holds no weights by name; save model.state_dict(), and give that file")
+    return loaded
+
+
+def find_weights(path: str | Path) -> Path:
+    """The file that holds them."""
+    file = weights_file(path)
+    if not file.is_file():
+        raise RunError(f"no weights at {file}; give a .safetensors or torch file, or the folder of a finished run")
+    return file
+
+
+def load_first_weights(model: nn.Module, recipe: Recipe) -> None:
+    """Those that the recipe starts from, if it names any."""
+    if recipe.init_from is None:
+        return
+    if file_digest(find_weights(recipe.init_from)) != recipe.init_digest:
+        raise RunError(
+            f"{recipe.init_from} has changed since the run was started from it; "
+            "put the file back, or train in a new folder (--out)"
+        )
+    load_weights(model, recipe.init_from)
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -40,3 +62,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     except RuntimeError as error:
         raise RunError(f"{path} does not fit the model: {error}") from None
     return None
+
+
+def _is_state_dict(loaded: Any) -> bool:
+    return isinstance(loaded, dict) and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items()
+    )
