@@ -10,15 +10,8 @@ from sage_snn.data import describe, load_data
 from sage_snn.policies import Fixed, Learnable
 from sage_snn.studies.study import run_key
 from sage_snn.training.builders import build_model, build_optimizer, build_policy, build_schedule
-from sage_snn.training.recipe import (
-    Recipe,
-    RecipeError,
-    differences,
-    load_recipe,
-    parse_recipe,
-    parse_settings,
-    shipped_recipes,
-)
+from sage_snn.training.fields import RecipeError, parse_settings
+from sage_snn.training.recipe import Recipe, differences, load_recipe, parse_recipe, shipped_recipes
 
 OFFICIAL_OPERATIONS = {"Equalize", "Rotate", "ShearX", "TranslateXRel", "TranslateYRel"}
 

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..training import Recipe, RecipeError, RunError, load_recipe
-from ..training.recipe import explain, flat, nearest
+from ..training.fields import explain, flat, nearest
 from .labels import context_words, is_used, labels, varying
 
 SHIPPED = resources.files("sage_snn.studies") / "shipped"

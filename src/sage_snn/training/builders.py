@@ -15,7 +15,8 @@ from ..models import spikformer
 from ..policies import SAGE, Fixed, Learnable, Policy
 from ..signals import Constant, HeadEntropy, HeadGini, Random, Signal
 from ..statistics import Statistics
-from .recipe import ModelConfig, PolicyConfig, Recipe, RecipeError
+from .fields import RecipeError
+from .recipe import ModelConfig, PolicyConfig, Recipe
 
 MODELS = {"spikformer": spikformer}
 

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from .folder import RunFolder
-from .loop import train
 from .recipe import load_recipe
+from .start import train
 
 POLICIES = ("fixed", "learnable", "sage")
 

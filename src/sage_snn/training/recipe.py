@@ -1,7 +1,6 @@
 """A training run as data: what is trained, on what, how. Read from YAML, checked, written back with every run."""
 
-import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
@@ -13,15 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ..data import DATASETS, DataError, arrays
 from ..data.augmentation import Augmentation
 from ..data.digest import file_digest
+from .fields import RecipeError, explain, flat, merged, nearest
 
 SHIPPED = resources.files("sage_snn") / "recipes"
 FACTS = ("about", "applied")  # told by or to people; no part of what is trained
 ELSEWHERE = ("data_dir", "workers", "init_from")  # may differ between machines without changing a result
 DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be used; the message says which line and what would be right."""
 
 
 class _Part(BaseModel):
@@ -162,7 +158,7 @@ class Recipe(_Part):
 
     def updated(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with other values; keys are dotted (`model.depth`)."""
-        return parse_recipe(_merged(self.model_dump(exclude={*DIGESTS}), settings), source=self.name)
+        return parse_recipe(merged(self.model_dump(exclude={*DIGESTS}), settings), source=self.name)
 
     def pinned(self) -> "Recipe":
         """The same with the digests of its files as they are now."""
@@ -205,9 +201,9 @@ def load_recipe(source: "str | Path | Mapping[str, Any] | Recipe", settings: Map
     if isinstance(source, Recipe):
         return source.updated(settings) if settings else source
     if isinstance(source, Mapping):
-        return parse_recipe(_merged(source, settings or {}))
+        return parse_recipe(merged(source, settings or {}))
     fields = {key: value for key, value in _fields(source).items() if key not in DIGESTS}
-    return parse_recipe(_merged(fields, settings or {}), source=str(source))
+    return parse_recipe(merged(fields, settings or {}), source=str(source))
 
 
 def load_written_recipe(path: Path) -> Recipe:
@@ -223,20 +219,6 @@ def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recip
     except ValidationError as error:
         problems = "\n".join(f"  {explain(problem, _kind_at)}" for problem in error.errors())
         raise RecipeError(f"{source}:\n{problems}") from None
-
-
-def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """`["lr=1e-3", "model.depth=2"]` -> {"lr": ..., "model.depth": ...}; values are YAML."""
-    parsed: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key.strip():
-            raise RecipeError(f"{setting!r} is not of the form key=value, such as model.depth=2")
-        try:
-            parsed[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise RecipeError(f"the value of {key.strip()} is not YAML: {value!r}") from None
-    return parsed
 
 
 def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
@@ -270,51 +252,8 @@ def _read(source: str | Path) -> tuple[str, str]:
         raise RecipeError(f"no recipe {name!r}{hint}") from None
 
 
-def _merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    merged: dict[str, Any] = dict(fields)
-    for key, value in settings.items():
-        head, _, rest = str(key).partition(".")
-        if rest:
-            inner = merged.get(head) or {}
-            if not isinstance(inner, Mapping):
-                raise RecipeError(f"{key}: {head} has no fields of its own")
-            merged[head] = _merged(inner, {rest: value})
-        else:
-            merged[head] = value
-    return merged
-
-
-def flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names and values of nested fields."""
-    for key, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def explain(problem: Any, kind_at: Callable[[list[str]], type[BaseModel]]) -> str:
-    """A problem that pydantic found, in words; `kind_at` gives the model that stands at a path."""
-    path = [str(part) for part in problem["loc"]]
-    where = ".".join(path)
-    if problem["type"] == "extra_forbidden":
-        return f"{where}: no such field{nearest(path[-1], kind_at(path[:-1]).model_fields)}"
-    if problem["type"] == "missing":
-        return f"{where}: missing, and there is no default"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = problem["input"]
-    shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) and where else ""
-    return f"{where}: {message}{shown}" if where else message
-
-
 def _kind_at(path: list[str]) -> type[BaseModel]:
     kind: Any = Recipe
     for part in path:
         kind = kind.model_fields[part].annotation
     return kind
-
-
-def nearest(word: str, known: Any) -> str:
-    """A question after the nearest of the known words, empty if none is close: it ends an error message."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -7,8 +7,9 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Column, Table
 
+from .fields import RecipeError
 from .folder import RunFolder
-from .recipe import Recipe, RecipeError, differences, load_recipe, shipped_recipes
+from .recipe import Recipe, differences, load_recipe, shipped_recipes
 
 
 def print_recipes() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from ...training.recipe import flat
+from ...training.fields import flat
 from ..figures import Figure
 from ..results import RunResult, field_columns
 from .document import Section, embedded, section

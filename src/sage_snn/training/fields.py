@@ -1,0 +1,70 @@
+"""Nested fields under dotted names, and what is wrong with them in words."""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message says which line and what would be right."""
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`["lr=1e-3", "model.depth=2"]` -> {"lr": ..., "model.depth": ...}; values are YAML."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise RecipeError(f"{setting!r} is not of the form key=value, such as model.depth=2")
+        try:
+            parsed[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise RecipeError(f"the value of {key.strip()} is not YAML: {value!r}") from None
+    return parsed
+
+
+def merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested fields with dotted settings on top."""
+    whole: dict[str, Any] = dict(fields)
+    for key, value in settings.items():
+        head, _, rest = str(key).partition(".")
+        if rest:
+            inner = whole.get(head) or {}
+            if not isinstance(inner, Mapping):
+                raise RecipeError(f"{key}: {head} has no fields of its own")
+            whole[head] = merged(inner, {rest: value})
+        else:
+            whole[head] = value
+    return whole
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of nested fields."""
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def explain(problem: Any, kind_at: Callable[[list[str]], type[BaseModel]]) -> str:
+    """A problem that pydantic found, in words; `kind_at` gives the model that stands at a path."""
+    path = [str(part) for part in problem["loc"]]
+    where = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: no such field{nearest(path[-1], kind_at(path[:-1]).model_fields)}"
+    if problem["type"] == "missing":
+        return f"{where}: missing, and there is no default"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = problem["input"]
+    shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) and where else ""
+    return f"{where}: {message}{shown}" if where else message
+
+
+def nearest(word: str, known: Any) -> str:
+    """A question after the nearest of the known words, empty if none is close: it ends an error message."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
