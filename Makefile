@@ -1,14 +1,15 @@
-# `make demo` and `make test` set up all they need in .venv on a fresh machine.
+# `make demo` and `make test` set up all they need in .venv on a fresh machine with Python; the tests also want the programs
+# that are named below.
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick lint format browser clean
+.PHONY: demo test quick lint format programs browser clean
 
 demo: $(INSTALLED)
 	$(BIN)/sage-snn demo
 
-test: lint browser
+test: programs lint browser
 	$(BIN)/python -m pytest -q
 
 quick: lint
@@ -29,6 +30,9 @@ $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@
+
+programs:
+	@for name in c++ git ps; do command -v $$name >/dev/null || { echo "install $$name first, e.g. sudo apt-get install g++ git procps"; exit 1; }; done
 
 # The page of results is tested in a real browser.
 browser:

@@ -802,3 +802,20 @@ def test_describe_names_what_is_fused_and_why_the_rest_is_not(ours):
         assert "16 of 17 pairs of BatchNorm and neuron fused" in text
         assert "1 not fused: the BatchNorm has hooks" in text
         assert f"kernels {native.status()}" in text
+
+
+class Tilted:
+    """A law of one's own that is no dataclass."""
+
+    def __init__(self, gain):
+        self.gain = gain
+
+    def __call__(self, z):
+        return 4 + self.gain * z.tanh()
+
+
+def test_a_state_of_another_law_of_one_s_own_is_refused(ours):
+    with pytest.raises(ValueError, match=r"(?s)Tilted\(gain=0\.2\).*here they are.*Tilted\(gain=0\.9\)"):
+        SAGE(ours(), warmup_steps=0, law=Tilted(0.9)).load_state_dict(
+            SAGE(ours(), warmup_steps=0, law=Tilted(0.2)).state_dict()
+        )

@@ -221,9 +221,13 @@ def _write_study_page(loaded: "Study", root: Path, page: Path | None = None) -> 
 
 @app.command()
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="the small network only, about two minutes")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="the small network, and one image in the large; about two minutes")
+    ] = False,
     compiled: Annotated[bool, typer.Option("--compile", help="both networks under torch.compile too; minutes")] = False,
-    out: Annotated[Path | None, typer.Option(help="write the rows as JSON, and a picture beside it")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="write the rows as JSON, and without --quick a picture beside it")
+    ] = None,
 ) -> None:
     """Training step, memory, overhead and inference against SpikingJelly, contestants taking turns."""
     from .bench.bench import run_bench

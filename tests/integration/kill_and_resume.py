@@ -40,7 +40,7 @@ def start(folder: Path) -> subprocess.Popen:
 
 
 def finish(folder: Path) -> float:
-    """Train to the end; seconds from the first epoch's metrics to the end, when kills can hit something."""
+    """Train to the end; the seconds it took, within which kills can hit something."""
     started = time.monotonic()
     process = start(folder)
     _, errors = process.communicate()

@@ -75,9 +75,7 @@ def test_when_one_rank_dies_the_other_stops_soon_and_the_run_resumes(tmp_path):
         time.sleep(0.2)
     victim = max(children(process.pid))
     os.kill(victim, signal.SIGKILL)
-    killed = time.monotonic()
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - killed < 60
     assert process.returncode != 0
     assert "another process" in errors
     assert "--resume" in errors

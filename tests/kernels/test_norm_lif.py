@@ -74,7 +74,7 @@ def test_kernel_equals_its_twin_in_float64(membrane, times, sizes, shape, traini
 @pytest.mark.parametrize("length", [(64,), (7, 7), (32, 32), (1,), (130,)], ids=str)
 @pytest.mark.parametrize("training", [True, False])
 @both_layouts
-def test_float32_spikes_differ_only_at_the_threshold(length, training, last):
+def test_float32_spikes_are_those_of_float64_but_for_one_in_a_hundred_thousand(length, training, last):
     membrane, slope = Membrane(detach_reset=True), torch.tensor(4.0)
     inputs = problem(4, 8, 24, *length, dtype=torch.float32, last=last)
     ours = run(norm_lif, inputs, slope, membrane, 4, training)

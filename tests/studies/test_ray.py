@@ -127,7 +127,7 @@ def test_an_address_that_answers_something_else_is_told_in_time(tmp_path, monkey
         started = time.monotonic()
         with pytest.raises(StudyError, match=r"no Ray cluster answers at .* within 4 s"):
             run_on_ray(study(), tmp_path, address=address, progress=False)
-        assert time.monotonic() - started < 12
+        assert time.monotonic() - started < 60  # and not the minutes that Ray itself waits
 
 
 def test_a_missing_ray_is_told(tmp_path, monkeypatch):

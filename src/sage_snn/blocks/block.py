@@ -21,7 +21,7 @@ class Block:
     Or `read` is called once per policy step and gives (q, k), each (T, B, H, N, K).
     """
 
-    neurons: Sequence[nn.Module]
+    neurons: Sequence[nn.Module]  # Choice: decision 11, all with one slope
     query: nn.Module | None = None
     key: nn.Module | None = None
     heads: int = 1

@@ -30,7 +30,7 @@ def load_100(folder: Path | None, download: bool = False) -> Data:
 
 
 def _load(name: str, dataset: Any, folder: Path | None, download: bool) -> Data:
-    cure = f"unpack {dataset.filename} from {dataset.url} there, or add --download where there is internet"
+    cure = f"unpack {dataset.filename} from {dataset.url} there, or let `sage-snn train ... --download` fetch it"
     if download and folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     folder = folder_of(name, folder, cure)

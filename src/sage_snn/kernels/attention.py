@@ -26,7 +26,7 @@ def _require_equal(q: Tensor, k: Tensor) -> None:
 
 def _scores(q: Tensor, k: Tensor, factor: float) -> Iterator[Tensor]:
     """Slices of factor * Q K^T of shape (b, H, n, N); several slices may share their images, never their rows."""
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32  # Choice: decision 9
     q, k = q.flatten(0, 1), k.flatten(0, 1)
     _, heads, tokens, width = q.shape
     images = max(1, SLICE // max(1, heads * tokens * max(tokens, width)))  # q and k are converted slice by slice too

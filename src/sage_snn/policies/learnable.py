@@ -15,7 +15,7 @@ from .policy import BASE, Policy, device_of, ranks
 class Learnable(Policy):
     """Trainable slopes, positive by construction: one for all nodes, or one per block, layer or time step.
 
-    Choice (decision 18): for the slope's gradient the spike counts as the smooth function that the surrogate is the
+    Choice: decision 18, for the slope's gradient the spike counts as the smooth function that the surrogate is the
     derivative of. "block" trains the blocks' nodes; the others train all nodes, the stem's included.
     """
 

@@ -27,16 +27,16 @@ class SAGE(Policy):
         self,
         model: nn.Module,
         *,
-        warmup_steps: int,
+        warmup_steps: int,  # Choice: decision 3
         blocks: Sequence[Block] | None = None,
-        signal: Signal = HeadEntropy(temperature=0.25),  # noqa: B008 (frozen)
-        spread: str | Spread = "std",
+        signal: Signal = HeadEntropy(temperature=0.25),  # noqa: B008 (frozen)  # Choice: decision 17
+        spread: str | Spread = "std",  # Choice: decision 7
         statistics: Statistics = Statistics(decay=0.95),  # noqa: B008 (frozen)
         law: Law = DeadZoneTanh(),  # noqa: B008 (frozen)
         neurons: Literal["block", "attention", "all"] = "block",
-        same_step: bool = False,
+        same_step: bool = False,  # Choice: decision 2
         every: int = 1,
-        per_rank: bool = False,
+        per_rank: bool = False,  # Choice: decision 15
     ) -> None:
         if warmup_steps < 0 or every < 1:
             raise ValueError(f"warmup_steps must be >= 0 and every >= 1, not {warmup_steps} and {every}")
@@ -49,7 +49,7 @@ class SAGE(Policy):
         _check_spread(spread, {block.heads for block in blocks})
         nodes = block_nodes(blocks, neurons)
         owner = owners(blocks, nodes)
-        if neurons == "all":  # Choice (decision 10): nodes outside the blocks follow the first block
+        if neurons == "all":  # Choice: decision 10, nodes outside the blocks follow the first block
             outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
             nodes, owner = outside + nodes, [0] * len(outside) + owner
         if len(blocks) == 1 and statistics.center:
@@ -63,6 +63,7 @@ class SAGE(Policy):
         self.signal, self.statistics, self.law, self.neurons = signal, statistics, law, neurons
         self.spread = spread
         self._owner = torch.tensor(owner, device=device)
+        # Choice: decision 13, relative to the base
         self._ratios = torch.tensor(self._nodes.bases, dtype=torch.float64, device=device) / self._law_base
         self._steps = 0
         self._history = History.start(len(blocks), device)
@@ -260,4 +261,7 @@ def _named(thing: object) -> str:
     """A description without memory addresses."""
     if is_dataclass(thing):
         return repr(thing)
-    return getattr(thing, "__qualname__", type(thing).__qualname__)
+    if hasattr(thing, "__qualname__"):
+        return str(thing.__qualname__)  # pyright: ignore[reportAttributeAccessIssue]
+    told = {name: value for name, value in vars(thing).items() if isinstance(value, int | float | str)}
+    return f"{type(thing).__qualname__}({', '.join(f'{name}={value!r}' for name, value in sorted(told.items()))})"

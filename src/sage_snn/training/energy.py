@@ -2,7 +2,8 @@
 
 A spike that reaches a synapse is one accumulation (AC); a real number that does is one multiply-accumulate (MAC).
 The input of a block is a sum of spike trains (0, 1, 2, ...): every spike in the sum counts. Batch normalisation folds
-into the weights and costs nothing. The first convolution sees real-valued images, in each of the T time steps.
+into the weights and costs nothing. The first convolution sees real-valued images; an image that stands
+still passes it once.
 """
 
 import math

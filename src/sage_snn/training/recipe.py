@@ -103,7 +103,7 @@ class Recipe(_Part):
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     augmentation: Augmentation = Field(default_factory=Augmentation)  # pyright: ignore[reportArgumentType]
     observe: ObserveConfig = Field(default_factory=ObserveConfig)
-    epochs: int = Field(default=300, ge=1)
+    epochs: int = Field(default=300, ge=1)  # Choice: decision 20
     warmup_epochs: int = Field(default=20, ge=0)
     cooldown_epochs: int = Field(default=10, ge=0)
     batch_size: int = Field(default=128, ge=1)
