@@ -1,5 +1,7 @@
 import pickle
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -125,15 +127,16 @@ def test_images_of_another_size_are_resized_and_cropped_in_the_middle():
     assert cropped.shape == (3, 8, 8)
 
 
-def test_the_centre_is_cut_out_for_evaluation():
-    data = task(channels=1, size=8)
-    picture = Image.new("L", (8, 8), 0)
-    picture.paste(255, (1, 1, 7, 7))
-    whole, centre = evaluation_transform(data)(picture), evaluation_transform(data, crop_pct=0.5)(picture)
-    assert whole[0, 0, 0] == whole.min()
-    assert centre[0, 0, 0] == centre.max()
-    with pytest.raises(DataError, match="crop_pct is the share of the image that is kept"):
-        evaluation_transform(data, crop_pct=1.5)
+def test_the_centre_of_photographs_is_cut_out_for_evaluation():
+    in_memory = task(size=224, n=1)
+    in_files = replace(in_memory, test=Images([Path("a.png")], torch.zeros(1, dtype=torch.int64)))
+    picture = Image.new("RGB", (224, 224), 0)
+    picture.paste(
+        (255, 255, 255), (10, 10, 214, 214)
+    )  # a frame narrower than the sixteenth that is cut off on each side
+    whole, centre = evaluation_transform(in_memory)(picture), evaluation_transform(in_files)(picture)
+    assert whole[0, 0, 0] == whole[0].min()
+    assert centre[0, 0, 0] == centre[0].max()
 
 
 def test_every_operation_works_on_colour_and_those_without_colour_on_grey():

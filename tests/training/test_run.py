@@ -23,7 +23,6 @@ def holds(network, state):
 def test_network_has_the_weights_of_the_last_or_the_best_epoch(finished, which, file):
     run = open_run(finished)
     network = run.network(which)
-    assert run.is_finished
     assert holds(network, load_file(finished / file))
     assert not network.training
 
@@ -32,7 +31,6 @@ def test_an_unfinished_run_gives_the_weights_of_its_newest_checkpoint(folder):
     (folder / "model.safetensors").unlink()
     (folder / "summary.json").unlink()
     run = open_run(folder)
-    assert not run.is_finished
     assert holds(run.network(), load_checkpoint(folder / "checkpoints")["model"])
 
 
@@ -67,11 +65,6 @@ def test_a_run_whose_checkpoints_are_all_torn_is_read_as_far_as_it_goes(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(RunError, match=r"no checkpoint in .* can be used"):
         open_run(folder).network()
-
-
-def test_a_run_with_half_a_summary_is_not_finished(folder):
-    (folder / "summary.json").write_text('{"last_top1": 9')
-    assert not open_run(folder).is_finished
 
 
 def test_data_is_the_recipes_and_read_only_when_asked_for(finished):

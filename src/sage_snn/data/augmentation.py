@@ -102,16 +102,10 @@ def train_transform(augmentation: Augmentation, data: Data) -> Transform:
     return Transform(fit, tuple(steps), data.mean, data.std, erase)
 
 
-def test_transform(data: Data, crop_pct: float | None = None) -> Transform:  # noqa: PT028 (no test)
-    """The same for evaluation: the shorter side at size / crop_pct, the centre cut out.
-
-    Without a given `crop_pct`, 0.875 for photographs in files at 224 px and more, else 1 (the whole image).
-    """
-    if crop_pct is None:
-        crop_pct = 0.875 if data.size >= 224 and not hasattr(data.test.pixels, "shape") else 1.0
-    if not 0 < crop_pct <= 1:
-        raise DataError(f"crop_pct is the share of the image that is kept, in (0, 1], not {crop_pct}")
-    return Transform(_fit(data.size, int(data.size / crop_pct), "bicubic"), (), data.mean, data.std)
+def test_transform(data: Data) -> Transform:
+    """The same for evaluation: of photographs in files at 224 px and more the middle 0.875, else the whole image."""
+    kept = 0.875 if data.size >= 224 and not hasattr(data.test.pixels, "shape") else 1.0
+    return Transform(_fit(data.size, int(data.size / kept), "bicubic"), (), data.mean, data.std)
 
 
 def describe(augmentation: Augmentation, data: Data) -> list[str]:

@@ -40,14 +40,6 @@ class Run:
         """Name of the folder."""
         return self.folder.path.resolve().name
 
-    @property
-    def is_finished(self) -> bool:
-        """Did it train to the end?"""
-        try:
-            return self.folder.summary() is not None
-        except ValueError:  # half-written
-            return False
-
     @cached_property
     def data(self) -> Data:
         """The data of the recipe, with the subsets it asks for."""
