@@ -255,3 +255,11 @@ def test_sage_attaches_to_an_accelerated_model_with_tensor_slopes(jelly, images)
         model(images)
         sage.step()
         assert "10 nodes of ours, slope in a tensor" in sage.describe()
+
+
+def test_accelerated_nodes_take_events_counted_in_whole_numbers():
+    events = torch.randint(0, 3, (4, 2, 6), dtype=torch.uint8)
+    expected = neuron.LIFNode(step_mode="m")(events)
+    found = accelerate(nn.Sequential(neuron.LIFNode(step_mode="m")))(events)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)

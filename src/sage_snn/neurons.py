@@ -141,6 +141,7 @@ class LIFNode(neuron.LIFNode):
 
     def _fire(self, x_seq: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         slope, membrane = self._constants()
+        x_seq = x_seq if x_seq.is_floating_point() else x_seq.to(v.dtype)  # events are counted in whole numbers
         return lif(x_seq, v, slope, membrane, self._shape)
 
     @property

@@ -62,6 +62,8 @@ def test_floats_up_to_one_become_bytes(tmp_path):
         ({"images": pixels(40, 6, 6), "labels": LABELS * 0.5}, "labels must be whole numbers"),
         ({"images": pixels(40, 6, 6), "labels": LABELS - 1}, "labels go down to -1; number the classes 0, 1, 2"),
         ({"images": pixels(40, 6, 6), "labels": LABELS + 1}, "no training image has the label 0"),
+        ({"images": pixels(40, 6, 6), "labels": LABELS + 10**12 * (LABELS == 1)}, "no training image has the label 1"),
+        ({"images": np.array(3), "labels": LABELS}, "images is a single number"),
         ({"images": pixels(0, 6, 6), "labels": LABELS[:0]}, "0 images cannot be split"),
         ({"images": pixels(40, 6, 6)}, r"lacks labels \(it has images\); expected an .npz with train_images"),
         ({"train_images": pixels(4, 6, 6)}, "lacks train_labels, test_images, test_labels"),

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from timm.data.auto_augment import NAME_TO_OP
 from torchvision.transforms import Compose, Normalize, ToTensor
 
-from sage_snn.data import Augmentation, Data, DataError, Images, describe, train_transform
+from sage_snn.data import Augmentation, Data, DataError, Images, describe, erased, train_transform
 from sage_snn.data import test_transform as evaluation_transform
 from sage_snn.data.augmentation import OPERATIONS
 
@@ -65,8 +65,8 @@ def test_the_record_names_what_was_really_applied():
         "RandAugment rand-m9-n1-mstd0.4-inc1: 1 of Equalize, Rotate, ShearX, TranslateXRel, TranslateYRel, "
         "each with probability 0.5",
         "normalise by mean (0.4914, 0.4822, 0.4465), std (0.247, 0.2435, 0.2616)",
-        "RandomErasing(p=0.25, mode=const, count=(1, 1))",
         "mixup 0.5 with probability 1.0",
+        "RandomErasing(p=0.25, mode=const, count=(1, 1))",
         "label smoothing 0.1",
     ]
 
@@ -96,7 +96,23 @@ def test_names_of_operations_are_timms():
     assert set(NAME_TO_OP) == OPERATIONS
 
 
-def test_flip_shift_and_erasing_do_what_they_say():
+def test_erasing_belongs_to_the_image_and_leaves_the_generators_alone():
+    images, indices = torch.rand(64, 3, 16, 16) + 1, torch.arange(64) + 100
+    before = random.getstate(), torch.get_rng_state()
+    made = erased(images, indices, 0.25, seed=1, epoch=2)
+    assert before[0] == random.getstate()
+    assert before[1].equal(torch.get_rng_state())
+    touched = (made != images).flatten(1).any(1)
+    assert 5 < int(touched.sum()) < 30  # a quarter
+    assert (made[made != images] == 0).all()
+    assert erased(images, indices, 0.0, 1, 2) is images
+    back = erased(images.flip(0), indices.flip(0), 0.25, seed=1, epoch=2).flip(0)
+    assert back.equal(made)
+    assert not erased(images, indices, 0.25, seed=1, epoch=3).equal(made)
+    assert (images > 0).all()
+
+
+def test_flip_and_shift_do_what_they_say():
     data = task(channels=1, size=6)
     plain = train_transform(Augmentation(), data)(data.train.picture(0))
     flipped = train_transform(Augmentation(flip=1), data)(data.train.picture(0))
@@ -109,10 +125,6 @@ def test_flip_shift_and_erasing_do_what_they_say():
         moved = shift(data.train.picture(0))
         seen |= {i for i, window in enumerate(windows) if moved.equal(window)}
     assert len(seen) == 25
-    random.seed(0)
-    erased = train_transform(Augmentation(erasing=1), data)(data.train.picture(0))
-    assert 0 < int((erased == 0).sum()) < 36
-    assert (erased[erased != 0] == plain[erased != 0]).all()
 
 
 def test_images_of_another_size_are_resized_and_cropped_in_the_middle():

@@ -1,4 +1,5 @@
 import math
+import weakref
 
 import pytest
 import torch
@@ -124,3 +125,27 @@ def test_packing_is_the_same_without_kernels(off):
     packed = pack_bits(spikes)
     assert torch.equal(unpack_bits(packed, (3, 71)), spikes)
     assert pack_bits(spikes * 2) is None
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_change_in_place_between_the_passes_is_noticed(changed):
+    weight, x = torch.rand(8192, requires_grad=True), torch.rand(8192, requires_grad=True)
+    with spikes_as_bits(x):
+        loss = (weight * x).sum()
+    if not changed:
+        loss.backward()
+        assert torch.equal(x.grad, weight.detach())
+        return
+    with torch.no_grad():
+        weight += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_pass_without_backward_keeps_nothing_alive():
+    x = torch.rand(8192, requires_grad=True)
+    with spikes_as_bits(x):
+        y = x.exp()
+    kept = weakref.ref(y)
+    del y
+    assert kept() is None

@@ -133,3 +133,24 @@ def test_another_processor_gets_another_library(fresh, monkeypatch):
         monkeypatch.setattr(native, "_compile", lambda command, version, target: names.add(target.name))
         native._from_cache_or_compiled(native._compilers()[0])
     assert len(names) == 2
+
+
+def test_a_library_that_is_there_needs_neither_compiler_nor_a_cache_to_write_to(fresh, monkeypatch, capfd):
+    assert native.library() is not None
+    status = native.status()
+    capfd.readouterr()
+    for hindrance in (("os.access", lambda *args: False), ("sage_snn.kernels.native._compilers", list)):
+        with monkeypatch.context() as patch:
+            patch.setattr(*hindrance)
+            native.forget()
+            assert native.status() == status
+            assert capfd.readouterr().err == ""
+
+
+def test_a_home_that_nobody_knows_is_no_obstacle(fresh, monkeypatch):
+    def unknown():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(native.Path, "home", unknown)
+    assert native.library() is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from . import arrays, cifar, digits, fashion_mnist, imagenet
 from .augmentation import Augmentation, describe, mix, test_transform, train_transform
 from .dataset import Data, DataError, Images
+from .erasing import erased
 from .loader import Batch, Loader
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Images",
     "Loader",
     "describe",
+    "erased",
     "load_data",
     "mix",
     "test_transform",

@@ -29,10 +29,11 @@ def load(folder: Path | None) -> Data:
         raise DataError(f"{path}: training and test images differ in shape, {shapes}; make them alike")
     if len(train) == 0:
         raise DataError(f"{path}: there is no training image")
-    classes = tuple(str(label) for label in range(int(train.labels.max()) + 1))
-    absent = sorted(set(range(len(classes))) - set(train.labels.tolist()))
-    if absent:
-        raise DataError(f"{path}: no training image has the label {absent[0]}; number the classes 0, 1, 2 ...")
+    used = train.labels.unique()  # sorted
+    if len(used) <= int(used[-1]):  # one stray label may be as large as memory
+        absent = int((used != torch.arange(len(used))).nonzero()[0])
+        raise DataError(f"{path}: no training image has the label {absent}; number the classes 0, 1, 2 ...")
+    classes = tuple(str(label) for label in range(len(used)))
     mean, std = moments(train.pixels)
     channels, size = train.pixels.shape[1], train.pixels.shape[2]
     return Data(f"arrays {path.name}", train, test, classes, channels=channels, size=size, mean=mean, std=std)
@@ -94,6 +95,8 @@ def _images(path: Path, arrays: dict[str, np.ndarray], prefix: str) -> Images:
     images, labels = arrays[f"{prefix}images"], arrays[f"{prefix}labels"]
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"{path}: {prefix}labels must be whole numbers (n,), not {labels.dtype} {labels.shape}")
+    if images.ndim == 0:
+        raise DataError(f"{path}: {prefix}images is a single number; {EXPECTED}")
     if len(images) != len(labels):
         raise DataError(f"{path}: {len(images)} {prefix}images but {len(labels)} {prefix}labels")
     if len(labels) and labels.min() < 0:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from .dataset import Data, DataError
+from .erasing import eraser
 from .mixing import mix
 from .transform import Fit, Transform
 
@@ -79,8 +80,7 @@ class Augmentation(BaseModel):
 
 
 def train_transform(augmentation: Augmentation, data: Data) -> Transform:
-    """Picture -> normalised tensor (C, size, size), in the order of timm's create_transform."""
-    from timm.data.random_erasing import RandomErasing
+    """Picture -> normalised tensor (C, size, size), in the order of timm's create_transform; mix and erase later."""
     from timm.data.transforms import RandomResizedCropAndInterpolation
     from torchvision.transforms import RandomCrop, RandomHorizontalFlip
 
@@ -98,8 +98,7 @@ def train_transform(augmentation: Augmentation, data: Data) -> Transform:
         steps.append(RandomHorizontalFlip(augmentation.flip))
     if augmentation.rand_augment:
         steps.append(_rand_augment(augmentation, data))
-    erase = RandomErasing(augmentation.erasing, mode="const", device="cpu") if augmentation.erasing else None
-    return Transform(fit, tuple(steps), data.mean, data.std, erase)
+    return Transform(fit, tuple(steps), data.mean, data.std)
 
 
 def test_transform(data: Data) -> Transform:
@@ -115,11 +114,11 @@ def describe(augmentation: Augmentation, data: Data) -> list[str]:
     for step in transform.steps:
         lines.append(_in_words(step, augmentation))
     lines.append(f"normalise by mean {data.mean}, std {data.std}")
-    lines += [repr(transform.erase)] if transform.erase else []
     until = "" if augmentation.mixup_off_epoch is None else f" before epoch {augmentation.mixup_off_epoch}"
     for name in ("mixup", "cutmix"):
         if alpha := getattr(augmentation, name):
             lines.append(f"{name} {alpha} with probability {augmentation.mixup_probability}{until}")
+    lines += [repr(eraser(augmentation.erasing))] if augmentation.erasing else []
     return lines + [f"label smoothing {augmentation.smoothing}"] * (augmentation.smoothing > 0)
 
 

@@ -26,13 +26,12 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Transform:
-    """Picture -> `fit` -> `steps` -> tensor (C, size, size) in 0..1 -> normalised -> `erase`."""
+    """Picture -> `fit` -> `steps` -> tensor (C, size, size) in 0..1 -> normalised."""
 
     fit: Step
     steps: tuple[Step, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    erase: Callable[[Tensor], Tensor] | None = None
     # Kept as tensors: making them anew for each small image would take as long as using them.
     _mean: Tensor = field(init=False, repr=False)
     _std: Tensor = field(init=False, repr=False)
@@ -47,8 +46,7 @@ class Transform:
         for step in self.steps:
             picture = step(picture)
         pixels = torch.from_numpy(np.array(picture))
-        image = self.batch(pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1))
-        return image if self.erase is None else self.erase(image)
+        return self.batch(pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1))
 
     def batch(self, pixels: Tensor) -> Tensor:
         """uint8 (..., C, H, W) normalised, in the operations of torchvision's ToTensor and Normalize."""
@@ -57,6 +55,6 @@ class Transform:
 
     def is_plain_for(self, pixels: object) -> bool:
         """Whether such pixels only need to be normalised: in memory, of the right size, nothing random."""
-        if self.steps or self.erase or not isinstance(pixels, Tensor) or not isinstance(self.fit, Fit):
+        if self.steps or not isinstance(pixels, Tensor) or not isinstance(self.fit, Fit):
             return False
         return self.fit.exact and tuple(pixels.shape[-2:]) == (self.fit.size, self.fit.size)

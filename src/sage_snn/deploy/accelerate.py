@@ -10,7 +10,8 @@ def accelerate(model: nn.Module) -> nn.Module:
     """Turn the model's SpikingJelly LIF nodes into ours, in place, with equal results; gives the model.
 
     Nodes keep their identity, state and hooks, and still need `reset_net`. Nodes of other classes, or with a surrogate
-    that our kernels do not know, stay as they are.
+    that our kernels do not know, stay as they are. In half precision our membranes are float32, SpikingJelly's are not:
+    there spikes may differ at the threshold.
     """
     plain = [m for m in model.modules() if type(m) is neuron.LIFNode and surrogate_shape(m) is not None]
     for node in plain:

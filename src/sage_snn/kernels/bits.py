@@ -62,20 +62,31 @@ def _others_keep() -> bool:
 
 
 _Packed = tuple[Tensor, tuple[int, ...], torch.dtype, list[int]]
+_Kept = tuple[Tensor, int]  # detached, or an output would keep its own graph alive; and its version then
 
 
-def _packed(tensor: Tensor) -> Tensor | _Packed:
+def _packed(tensor: Tensor) -> _Kept | _Packed:
     is_parameter = tensor.is_leaf and tensor.requires_grad
     if is_parameter or tensor.dtype not in SUFFIX or tensor.numel() < _WORTH_PACKING:
-        return tensor
+        return tensor.detach(), tensor._version
     order = memory_order(tensor)  # nothing has to be copied to be packed, and what comes back lies as it did
     as_it_lies = tensor.permute(order)
     bits = pack_bits(as_it_lies)
-    return tensor if bits is None else (bits, tuple(as_it_lies.shape), tensor.dtype, inverse(order))
+    return (
+        (tensor.detach(), tensor._version)
+        if bits is None
+        else (bits, tuple(as_it_lies.shape), tensor.dtype, inverse(order))
+    )
 
 
-def _unpacked(kept: Tensor | _Packed) -> Tensor:
-    if isinstance(kept, Tensor):
-        return kept
+def _unpacked(kept: _Kept | _Packed) -> Tensor:
+    if len(kept) == 2:
+        tensor, version = kept
+        if tensor._version != version:  # with hooks torch leaves this to them
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation "
+                f"(shape {tuple(tensor.shape)}): call backward() before the optimizer steps"
+            )
+        return tensor
     bits, shape, dtype, order = kept
     return unpack_bits(bits, shape, dtype).permute(order)

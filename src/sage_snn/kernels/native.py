@@ -82,6 +82,8 @@ def _find() -> _Loaded:
             return _Loaded(found, _describe(found))
         except (OSError, subprocess.SubprocessError, _BuildError) as error:
             failures.append(f"{shlex.join(command)}: {error}")
+    if (found := _compiled_before()) is not None:
+        return _Loaded(found, _describe(found))
     if failures:
         return _Loaded(None, f"compiling failed: {'; '.join(failures)}")
     return _Loaded(None, "no compiler found: install g++ or clang++, or set CXX")
@@ -104,20 +106,33 @@ def _compilers() -> list[list[str]]:
 
 def _from_cache_or_compiled(command: list[str]) -> ctypes.CDLL:
     version = _run([*command, "--version"])
-    key = hashlib.sha256()
-    for part in (*_sources(), [*FLAGS, *map(str, (*TUNING, *OPENMP))], command, version, _processor()):
-        key.update(part.read_bytes() if isinstance(part, Path) else repr(part).encode())
-    name = f"kernels-{key.hexdigest()[:20]}.so"
+    name = f"kernels-{_key()}-{hashlib.sha256(repr((command, version)).encode()).hexdigest()[:8]}.so"
     try:
-        folder = _cache()
+        target = _cache() / name
+        if (found := _open(target)) is not None:
+            return found
+        _made(target.parent)
     except OSError:  # a home that cannot be written: compile for this process only
         with tempfile.TemporaryDirectory() as private:
             return _compile(command, version, Path(private) / name)
-    target = folder / name
-    if (found := _open(target)) is not None:
-        return found
     with _only_one_process(target.with_suffix(".lock")):
         return _open(target) or _compile(command, version, target)
+
+
+def _compiled_before() -> ctypes.CDLL | None:
+    """A library for these sources and this processor, of whatever compiler."""
+    try:
+        found = sorted(_cache().glob(f"kernels-{_key()}-*.so"))
+    except OSError:
+        return None
+    return next((library for path in found if (library := _open(path)) is not None), None)
+
+
+def _key() -> str:
+    key = hashlib.sha256()
+    for part in (*_sources(), [*FLAGS, *map(str, (*TUNING, *OPENMP))], _processor()):
+        key.update(part.read_bytes() if isinstance(part, Path) else repr(part).encode())
+    return key.hexdigest()[:20]
 
 
 def _open(path: Path) -> ctypes.CDLL | None:
@@ -209,7 +224,14 @@ def _processor() -> str:
 
 
 def _cache() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sage_snn"
+    """Where libraries are kept; a home that nobody knows is one that cannot be written."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sage_snn"
+    except RuntimeError as error:
+        raise OSError(str(error)) from None
+
+
+def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         raise PermissionError(f"cannot write {folder}")

@@ -39,6 +39,15 @@ def batch_norm_lif(
     )
 
 
+def _require_channels(x: Tensor, *given: Tensor | None) -> None:
+    """The kernel reads as many values as x has channels, whatever is there."""
+    if any(tensor is not None and tensor.numel() != x.shape[1] for tensor in given):
+        sizes = [tensor.numel() for tensor in given if tensor is not None]
+        raise ValueError(
+            f"the normalisation is for {max(sizes)} channels, its input has {x.shape[1]}: {tuple(x.shape)}"
+        )
+
+
 def norm_lif(
     x: Tensor,
     weight: Tensor | None,
@@ -56,6 +65,7 @@ def norm_lif(
 ) -> Tensor:
     """Spikes (T*B, C, ...) in the precision of x; arguments up to `running_var` and by name as in `F.batch_norm`."""
     require_slopes(slope, times)
+    _require_channels(x, weight, bias, running_mean, running_var)
     if not x.numel() or not runs_natively(x, shape):
         return norm_lif_twin(
             *(x, weight, bias, running_mean, running_var, slope, membrane, times, training, momentum, eps, shape)

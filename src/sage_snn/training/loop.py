@@ -12,7 +12,7 @@ from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor
 
-from ..data import Batch, Loader, load_data, mix, test_transform, train_transform
+from ..data import Batch, Loader, erased, load_data, mix, test_transform, train_transform
 from ..data.randomness import digest
 from .applied import facts
 from .builders import build_model, build_optimizer, build_policy, build_schedule
@@ -115,6 +115,7 @@ class Training:
             seed = int.from_bytes(digest(recipe.seed, number, self.fabric.global_rank)[:4], "little")
             images, labels = batch.images.to(device), batch.labels.to(device)
             images, targets = mix(images, labels, len(self.data.classes), recipe.augmentation, self.epoch, seed)
+            images = erased(images, batch.indices, recipe.augmentation.erasing, recipe.seed, self.epoch)
             with self._synchronised(micro == recipe.accumulate - 1):
                 partial = F.cross_entropy(self.model(images).float(), targets) / recipe.accumulate
                 self.fabric.backward(partial)
