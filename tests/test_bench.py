@@ -38,9 +38,9 @@ def test_the_twin_runs_without_kernels_and_they_come_back():
 @pytest.mark.parametrize(
     ("rows", "contestants"),
     [
-        (lambda: measures.training((TINY,), 1), 4),
+        (lambda: measures.training((TINY,), 1), 5),
         (lambda: measures.units((Unit(2, 2, 4, 8),), 1), 4),
-        (lambda: measures.inferring((TINY,), 1), 3),
+        (lambda: measures.inferring((TINY,), 1), 4),
     ],
     ids=["training", "units", "inference"],
 )

@@ -37,11 +37,12 @@ class Row:
 
 
 def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = False) -> Iterator[Row]:
-    """A training step: SpikingJelly, its nodes accelerated, ours, ours without kernels; both compiled if asked for."""
+    """A training step: SpikingJelly, also with channels last and accelerated, ours, ours without kernels; compiled."""
     for size in sizes:
         ours, twin = size.ours(), training_step(size.ours(), size)
         contestants = {
             "SpikingJelly": training_step(size.theirs(), size),
+            "SpikingJelly, channels last": training_step(_channels_last(size.theirs()), size),
             "SpikingJelly, accelerated": training_step(accelerate(size.theirs()), size),
             "ours": training_step(ours, size),
             "ours, torch twin": _inside(without_kernels, twin),
@@ -113,11 +114,12 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
 
 
 def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
-    """A forward pass in eval mode: SpikingJelly, ours as trained, and the deployment form."""
+    """A forward pass in eval mode: SpikingJelly in both layouts, ours as trained, and the deployment form."""
     for size in sizes:
         ours = settled(size.ours(), size)
         contestants = {
             "SpikingJelly": inference(settled(size.theirs(), size), size),
+            "SpikingJelly, channels last": inference(_channels_last(settled(size.theirs(), size)), size),
             "ours": inference(ours, size),
             "ours, fused": inference(fuse(ours), size),
         }
@@ -157,6 +159,11 @@ def growth(repetitions: int) -> Iterator[Row]:
             }
             yield from _rows(f"growth with {name}", str(size), alternate(contestants, repetitions))
             sage.remove()
+
+
+def _channels_last(model: nn.Module) -> nn.Module:
+    """The layout in which ours computes."""
+    return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 def _rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
