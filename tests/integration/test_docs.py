@@ -3,6 +3,9 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+
+from sage_snn.studies.study import parse_study
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -99,3 +102,10 @@ def test_every_file_of_the_layout_exists():
     names = [name for cell in cells for name in re.findall(r"`([\w/.]+)`", cell)]
     assert names
     assert [name for name in names if not (ROOT / "src" / "sage_snn" / name).exists()] == []
+
+
+def test_the_study_of_ones_own_can_be_run():
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8"), re.DOTALL)
+    planned = parse_study({"name": "mine"} | yaml.safe_load(text)).runs()
+    assert len(planned) == 3 * 2 * 5
+    assert planned[0].label == "fixed lr=0.001"
