@@ -150,15 +150,21 @@ def test_output_monitor_records_every_node():
     assert all(torch.equal(a, b) for a, b in zip(*recorded, strict=True))
 
 
-def test_input_monitor_sees_normalised_currents(ours, images):
+def test_monitors_and_hooks_see_normalised_currents(ours, images):
+    expected, seen = [], []
     model = ours()
-    expected = []
     model.stem.stages[0].norm.register_forward_hook(lambda norm, args, output: expected.append(output))
     model(images)
     model = ours()
     with monitor.InputMonitor(model, LIFNode) as records:
         model(images)
-        assert torch.allclose(records["stem.stages.0.lif"][0].flatten(0, 1), expected[0], atol=1e-6)
+        seen.append(records["stem.stages.0.lif"][0])
+    for kind in ("register_forward_hook", "register_forward_pre_hook"):
+        model = ours()
+        getattr(model.stem.stages[0].lif, kind)(lambda node, args, *output: seen.append(args[0]))
+        model(images)
+    assert len(seen) == 3
+    assert all(torch.allclose(x.flatten(0, 1), expected[0], atol=1e-6) for x in seen)
 
 
 class Zeros(LIFNode):

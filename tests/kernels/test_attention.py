@@ -142,8 +142,9 @@ def test_a_change_in_place_between_the_passes_is_noticed(changed):
         loss.backward()
 
 
-def test_a_pass_without_backward_keeps_nothing_alive():
-    x = torch.rand(8192, requires_grad=True)
+@pytest.mark.parametrize("size", [100, 8192], ids=["too small to pack", "no spikes"])
+def test_a_pass_without_backward_keeps_nothing_alive(size):
+    x = torch.rand(size, requires_grad=True)
     with spikes_as_bits(x):
         y = x.exp()
     kept = weakref.ref(y)

@@ -47,11 +47,7 @@ class SAGE(Policy):
         _check_law(law, torch.zeros(len(blocks), dtype=torch.float64, device=device))
         spread = SPREADS[spread] if isinstance(spread, str) else spread
         _check_spread(spread, {block.heads for block in blocks})
-        nodes = block_nodes(blocks, neurons)
-        owner = owners(blocks, nodes)
-        if neurons == "all":  # Choice: decision 10, nodes outside the blocks follow the first block
-            outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
-            nodes, owner = outside + nodes, [0] * len(outside) + owner
+        nodes, owner = _nodes_and_owners(model, blocks, neurons)
         if len(blocks) == 1 and statistics.center:
             warnings.warn(
                 "one attention block only: centring over blocks makes every score zero, so the slope stays at its "
@@ -238,6 +234,16 @@ class SAGE(Policy):
         for tap in self._taps:
             tap.remove()
         super().remove()
+
+
+def _nodes_and_owners(model: nn.Module, blocks: Sequence[Block], neurons: str) -> tuple[list[nn.Module], list[int]]:
+    """The nodes to control, and the index of the block that each follows."""
+    nodes = block_nodes(blocks, neurons)
+    owner = owners(blocks, nodes)
+    if neurons == "all":  # Choice: decision 10, nodes outside the blocks follow the first block
+        outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
+        nodes, owner = outside + nodes, [0] * len(outside) + owner
+    return nodes, owner
 
 
 def _check_law(law: Law, z: Tensor) -> None:

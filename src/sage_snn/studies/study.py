@@ -10,11 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ..training import Recipe, RecipeError, RunError, load_recipe
-from ..training.fields import explain, flat, nearest
+from ..training.fields import explain, flat, nearest, parse_mapping
 from .labels import context_words, is_used, labels, varying
 
 SHIPPED = resources.files("sage_snn.studies") / "shipped"
@@ -150,12 +149,7 @@ def shipped_studies() -> list[str]:
 def load_study(source: str | Path, settings: Mapping[str, Any] | None = None) -> Study:
     """A shipped name or a YAML file, with dotted settings on top of its own."""
     text, stem, beside = _read(source)
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise StudyError(f"{source} is not YAML: {error}") from None
-    if not isinstance(fields, dict):
-        raise StudyError(f"{source} must be a mapping with `recipe:` and `axes:`; see `sage-snn study --help`")
+    fields = parse_mapping(text, source, "with `recipe:` and `axes:`; see `sage-snn study --help`", StudyError)
     recipe = fields.get("recipe")
     if beside is not None and isinstance(recipe, str) and (beside / recipe).is_file():
         fields["recipe"] = str(beside / recipe)  # a recipe beside its study

@@ -26,6 +26,17 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
+def parse_mapping(text: str, source: object, right: str, error: type[Exception]) -> dict[str, Any]:
+    """The fields of a YAML text; what is not YAML, or no mapping, is the given error, which says what is right."""
+    try:
+        fields = yaml.safe_load(text)
+    except yaml.YAMLError as problem:
+        raise error(f"{source} is not YAML: {problem}") from None
+    if not isinstance(fields, dict):
+        raise error(f"{source} must be a mapping {right}")
+    return fields
+
+
 def merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Nested fields with dotted settings on top."""
     whole: dict[str, Any] = dict(fields)

@@ -6,13 +6,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_serializer, model_validator
 
 from ..data import DATASETS, DataError, arrays
 from ..data.augmentation import Augmentation
 from ..data.digest import file_digest
-from .fields import RecipeError, explain, flat, merged, nearest
+from .fields import RecipeError, explain, flat, merged, nearest, parse_mapping
 
 SHIPPED = resources.files("sage_snn") / "recipes"
 FACTS = ("about", "applied")  # told by or to people; no part of what is trained
@@ -229,13 +228,7 @@ def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
 
 def _fields(source: str | Path) -> dict[str, Any]:
     text, name = _read(source)
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{source} is not YAML: {error}") from None
-    if not isinstance(fields, dict):
-        raise RecipeError(f"{source} must be a mapping of fields to values, such as `epochs: 10`")
-    return {"name": name} | fields
+    return {"name": name} | parse_mapping(text, source, "of fields to values, such as `epochs: 10`", RecipeError)
 
 
 def _read(source: str | Path) -> tuple[str, str]:
