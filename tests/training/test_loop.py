@@ -384,3 +384,13 @@ def test_one_step_of_the_official_recipe_at_full_size(tmp_path):
     assert summary["parameters"] == 9_324_730
     assert len(pd.read_parquet(tmp_path / "run" / "signals" / "epoch-0000.parquet")["step"].unique()) == 1
     assert 2.0 < RunFolder(tmp_path / "run").metrics()[0]["train_loss"] < 3.0
+
+
+def test_images_are_erased_after_they_were_mixed(tmp_path, tiny, monkeypatch):
+    done = []
+    for name in ("mix", "erased"):
+        plain = getattr(loop_module, name)
+        monkeypatch.setattr(loop_module, name, lambda *args, n=name, f=plain: done.append((n, args)) or f(*args))
+    train("digits", tmp_path / "run", settings=tiny | {"augmentation.erasing": 0.5}, quiet=True)
+    assert [name for name, _ in done[:4]] == ["mix", "erased", "mix", "erased"]
+    assert done[1][1][2] == 0.5
