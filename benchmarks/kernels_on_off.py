@@ -8,11 +8,11 @@ import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
-from sage_snn.bench.timing import without_kernels
+from sage_snn.kernels import switched_off
 from sage_snn.studies.comparison import estimate
 from sage_snn.training import train
 
-PLACES = {"kernels": nullcontext, "twins": without_kernels}
+PLACES = {"kernels": nullcontext, "twins": switched_off}
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ import torch
 
 from sage_snn.bench import bench, measures
 from sage_snn.bench.contestants import Size, Unit
-from sage_snn.bench.timing import Timing, alternate, without_kernels
-from sage_snn.kernels import native
+from sage_snn.bench.timing import Timing, alternate
+from sage_snn.kernels import native, switched_off
 
 TINY = Size(16, 2, 2, depth=2, time_steps=2, image=16)
 
@@ -30,7 +30,7 @@ def test_differences_are_taken_round_by_round():
 
 def test_the_twin_runs_without_kernels_and_they_come_back():
     before = native.is_available()
-    with without_kernels():
+    with switched_off():
         assert not native.is_available()
     assert native.is_available() == before
 

@@ -247,17 +247,30 @@ def test_extra_memory_stays_within_64_megabytes(shape, kernels):
 @pytest.mark.parametrize("function", [head_entropy, head_gini, entropy_dispersion, gini_dispersion])
 def test_wrong_shapes_are_refused_with_the_right_one(function):
     q, k = pair(2, 3, 4, 16, 8)
-    for bad in [(q[0], k[0]), (q, k[:, :, :, :8]), (q, k[..., :4])]:
+    for bad in [(q[0], k[0]), (q, k[:, :, :2]), (q, k[..., :4])]:
         with pytest.raises(ValueError, match=r"must both have the shape \(T, B, H, N, K\)"):
             function(*bad)
 
 
 @pytest.mark.parametrize("signal", [HeadEntropy(), HeadEntropy(over="map"), HeadGini(), HeadStatistics((0.5, 1.0))])
-def test_signals_themselves_refuse_more_keys_than_queries(signal):
+def test_signals_take_more_keys_than_queries_and_refuse_other_heads(signal):
     q, k = pair(2, 3, 4, 16, 8)
-    for few in (q[..., :1, :], q[..., :8, :]):
-        with pytest.raises(ValueError, match=r"must both have the shape \(T, B, H, N, K\)"):
-            signal(few, k, 0.125)
+    whole = signal(q, k, 0.125)
+    halves = torch.stack([signal(q[..., :8, :], k, 0.125), signal(q[..., 8:, :], k, 0.125)])
+    if getattr(signal, "over", "keys") == "keys":  # rows do not see each other
+        assert halves.mean(0).tolist() == pytest.approx(whole.tolist(), abs=1e-6)
+    assert signal(q[..., :1, :], k, 0.125).isfinite().all()
+    with pytest.raises(ValueError, match=r"must both have the shape \(T, B, H, N, K\), not .*; only N may differ"):
+        signal(q[:, :, :2], k, 0.125)
+
+
+def test_entropy_is_over_the_keys_however_many_queries_there_are():
+    # One query row of ones against keys (1, 1, 0, 0): scores K, K, 0, 0; at a high scale p = (1/2, 1/2, 0, 0).
+    q = torch.ones(1, 1, 1, 1, 8)
+    k = torch.tensor([1.0, 1.0, 0.0, 0.0]).view(1, 1, 1, 4, 1).expand(1, 1, 1, 4, 8)
+    assert head_entropy(q, k, scale=100.0).item() == pytest.approx(0.5)
+    assert head_gini(q, k, scale=100.0).item() == pytest.approx(0.5)
+    assert head_entropy(k, q, scale=100.0).item() == 0.0  # one key: nothing to choose
 
 
 @pytest.mark.parametrize("function", [head_entropy, head_gini, entropy_dispersion, gini_dispersion])

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sage_snn import SAGE, Block, Fixed, Learnable, LIFNode, Random
-from sage_snn.blocks import nodes_of
+from sage_snn.control import nodes_of
 
 
 def given(*slopes):

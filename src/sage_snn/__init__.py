@@ -7,12 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .blocks import Block, find_blocks
     from .checkup import Report, check
+    from .control import Block, Group, find_blocks, find_layers
     from .laws import DeadZoneTanh
     from .neurons import LIFNode
     from .policies import SAGE, Fixed, Learnable, Policy
-    from .signals import Constant, HeadEntropy, HeadGini, Random
+    from .runs import load
+    from .signals import Constant, FiringRate, HeadEntropy, HeadGini, Random
     from .statistics import Statistics
 
 __version__ = "0.1.0"
@@ -21,7 +22,9 @@ __all__ = [
     "Block",
     "Constant",
     "DeadZoneTanh",
+    "FiringRate",
     "Fixed",
+    "Group",
     "HeadEntropy",
     "HeadGini",
     "LIFNode",
@@ -32,15 +35,18 @@ __all__ = [
     "Statistics",
     "check",
     "find_blocks",
+    "find_layers",
+    "load",
 ]
 
 _HOMES = {
-    "blocks": ("Block", "find_blocks"),
     "checkup": ("Report", "check"),
+    "control": ("Block", "Group", "find_blocks", "find_layers"),
     "laws": ("DeadZoneTanh",),
     "neurons": ("LIFNode",),
     "policies": ("SAGE", "Fixed", "Learnable", "Policy"),
-    "signals": ("Constant", "HeadEntropy", "HeadGini", "Random"),
+    "runs": ("load",),
+    "signals": ("Constant", "FiringRate", "HeadEntropy", "HeadGini", "Random"),
     "statistics": ("Statistics",),
 }
 

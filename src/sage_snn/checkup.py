@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +10,8 @@ import torch.nn.functional as F
 from spikingjelly.activation_based import functional
 from torch import Tensor, nn
 
-from .blocks import Block, copied, find_blocks, nodes_of, unwrapped
+from .compat import precise
+from .control import Group, LivingHeads, copied, find_blocks, nodes_of, reading, unwrapped
 
 VANISHING, EXPLODING = 1e-4, 1e4  # a node that shrinks or grows the gradient by this factor is reported
 
@@ -78,8 +78,8 @@ class _Probe:
         population = ever.flatten(0, 1).any(0) if getattr(node, "step_mode", "m") == "m" else ever.any(0)
         self.fired = population if self.fired is None else self.fired | population
         if args[0].requires_grad:
-            args[0].register_hook(lambda g: self.after.append(g.detach().double().norm()))
-            output.register_hook(lambda g: self.before.append(g.detach().double().norm()))
+            args[0].register_hook(lambda g: self.after.append(g.detach().to(precise(g.device)).norm()))
+            output.register_hook(lambda g: self.before.append(g.detach().to(precise(g.device)).norm()))
 
     @property
     def gain(self) -> float:
@@ -98,52 +98,30 @@ class _Probe:
         return "vanishing gradient" if gain < VANISHING else ("exploding gradient" if gain > EXPLODING else None)
 
 
-def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[Block] | None = None) -> Report:
+def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[Group] | None = None) -> Report:
     """One forward and backward pass of a copy of the model in training mode; the model itself is not touched."""
     # The copy takes the given blocks along, so that they name the copy's modules.
     network, described = copied(unwrapped(model), list(blocks) if blocks is not None else None)
     network.train().zero_grad()
     functional.reset_net(network)
-    found = described if described is not None else find_blocks(network)
-    inside = {id(node) for block in found for node in block.neurons}
-    groups = [("outside blocks", [n for n in nodes_of(network) if id(n) not in inside], None)]
-    groups += [(block.name or f"block {i}", list(block.neurons), block) for i, block in enumerate(found)]
-    probes = {id(node): _Probe(node) for _, nodes, _ in groups for node in nodes}
-    seen = [_DeadHeads(block) for block in found]
-    with torch.enable_grad():
+    groups: list[Group] = described if described is not None else find_blocks(network)
+    inside = {id(node) for group in groups for node in group.neurons}
+    outside = Group([node for node in nodes_of(network) if id(node) not in inside], "outside blocks")
+    probes = {id(node): _Probe(node) for group in (outside, *groups) for node in group.neurons}
+    heads = [LivingHeads(group.width) for group in groups]
+    sources = [(source, alive.see) for group, alive in zip(groups, heads, strict=True) for source in group.sources]
+    with torch.enable_grad(), reading(sources):
         logits = network(images)
         logits = logits.mean(0) if logits.ndim == 3 else logits  # SpikingJelly's Spikformer keeps the time steps
         loss = F.cross_entropy(logits, labels)
         loss.backward()
-    dead = {id(heads.block): heads.indices for heads in seen}
+    dead = [[], *(alive.dead for alive in heads)]
     parts = [
-        _part(name, [probes[id(n)] for n in nodes], dead.get(id(block), [])) for name, nodes, block in groups if nodes
+        _part(group.name or f"block {i - 1}", [probes[id(node)] for node in group.neurons], dead[i])
+        for i, group in enumerate((outside, *groups))
+        if group.neurons
     ]
     return Report(loss.item(), parts)
-
-
-class _DeadHeads:
-    """Heads whose query or key never fires: their attention map is empty whatever the input."""
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.alive: dict[str, Tensor] = {}
-        for role, module in (("query", block.query), ("key", block.key)):
-            if module is not None:
-                module.register_forward_hook(partial(self._look, role))
-
-    def _look(self, role: str, _module: nn.Module, _args: Any, output: Tensor) -> None:
-        output = output.detach()
-        q, k = self.block.query_and_key({"query": output, "key": output})
-        fires = (q if role == "query" else k).ne(0).any(-1).any(-1).any(1).any(0)
-        self.alive[role] = self.alive.get(role, torch.zeros_like(fires)) | fires
-
-    @property
-    def indices(self) -> list[int]:
-        if not self.alive:
-            return []
-        both = torch.stack(list(self.alive.values())).all(0)
-        return (~both).nonzero().flatten().tolist()
 
 
 def _part(name: str, probes: list[_Probe], dead_heads: list[int]) -> Part:

@@ -1,13 +1,19 @@
 """The command line: parse, call, print. Heavy imports wait until a command needs them."""
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from .recipes.policies import POLICIES
+
 if TYPE_CHECKING:
     from .studies.study import Study
+
+
+PolicyKind = StrEnum("PolicyKind", list(POLICIES.names))
 
 app = typer.Typer(
     help="Train spiking transformers with slopes that follow the disagreement of attention heads (SAGE).",
@@ -38,13 +44,15 @@ def demo(
     out: Annotated[Path, typer.Option(help="folder for the runs")] = Path("runs/demo"),
     epochs: Annotated[int | None, typer.Option(help="shorter or longer than the recipe")] = None,
 ) -> None:
-    """Fixed, learnable and sage side by side on the embedded digits; minutes on two cores."""
+    """All policies side by side on the embedded digits; minutes on two cores."""
     from .studies.report import write_report
     from .studies.results import load_runs
     from .training.demo import run_demo
 
-    runs = load_runs(out / policy for policy in run_demo(out, epochs))
-    print(f"The page of these runs: {write_report(runs, out, title='fixed, learnable and sage on digits')}")
+    *policies, last = run_demo(out, epochs)
+    runs = load_runs(out / policy for policy in (*policies, last))
+    title = f"{', '.join(policies)} and {last} on digits"
+    print(f"The page of these runs: {write_report(runs, out, title=title)}")
 
 
 @app.command()
@@ -53,7 +61,7 @@ def recipes(
     diff: Annotated[tuple[str, str] | None, typer.Option(help="two recipes or run folders", metavar="A B")] = None,
 ) -> None:
     """What ships: cost, reported and measured accuracy; one recipe in full; or how two differ."""
-    from .training import tables
+    from .recipes import tables
 
     if diff:
         tables.print_difference(*diff)
@@ -66,7 +74,7 @@ def recipes(
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="a shipped name (see `sage-snn recipes`) or the path of a YAML file")],
-    policy: Annotated[Literal["fixed", "learnable", "sage"] | None, typer.Option(help="who sets the slopes")] = None,
+    policy: Annotated[PolicyKind | None, typer.Option(help="who sets the slopes")] = None,
     time_steps: Annotated[int | None, typer.Option(help="T")] = None,
     data_dir: DataDir = None,
     seed: Annotated[int | None, typer.Option(help="of weights, data order and augmentation")] = None,
@@ -77,11 +85,11 @@ def train(
     settings: Settings = None,
 ) -> None:
     """Train a recipe; `torchrun --nproc-per-node N -m sage_snn train ...` on several devices."""
-    from .training import parse_settings
+    from .recipes import parse_settings
     from .training import train as run
 
     options = {
-        "policy.kind": policy,
+        "policy.kind": policy and policy.value,
         "model.time_steps": time_steps,
         "data_dir": data_dir and str(data_dir),
         "seed": seed,
@@ -93,8 +101,7 @@ def train(
 @app.command("eval")
 def evaluate(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Accuracy, confusion, firing rates, synaptic operations and energy of a run."""
-    from .training.assessment import assess
-    from .training.run import open_run
+    from .runs import assess, open_run
 
     _show(assess(open_run(run, data_dir), weights), as_json)
 
@@ -102,8 +109,7 @@ def evaluate(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_j
 @app.command()
 def inspect(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Blocks, slopes, entropy per head, dead heads, and attention maps as a picture."""
-    from .training.inspection import inspect_run
-    from .training.run import open_run
+    from .runs import inspect_run, open_run
 
     _show(inspect_run(open_run(run, data_dir), which=weights), as_json)
 
@@ -119,7 +125,7 @@ def export(
     """Write a run's network for other programs."""
     from .deploy import SUFFIXES
     from .deploy import export as write
-    from .training.run import open_run
+    from .runs import open_run
 
     opened = open_run(run, data_dir)
     images = next(iter(opened.test_loader().epoch(0, 0, 1))).images[:2]
@@ -152,6 +158,14 @@ study = typer.Typer(help="Grids of runs: every experiment from one command.", no
 app.add_typer(study, name="study")
 StudyName = Annotated[str, typer.Argument(help="a shipped name or the path of a YAML file", metavar="STUDY")]
 StudyOut = Annotated[Path, typer.Option(help="folder of runs and studies; studies share runs")]
+
+
+@study.command("list")
+def study_list() -> None:
+    """What ships: what each study asks, its runs and their cost."""
+    from .studies.tables import print_studies
+
+    print_studies()
 
 
 @study.command("run")
@@ -198,11 +212,11 @@ def study_report(
 
 
 def _load_study(name: str, settings: list[str] | None = None, data_dir: Path | None = None) -> "Study":
+    from .recipes import parse_settings
     from .studies.study import load_study
-    from .training import parse_settings
 
-    place = {} if data_dir is None else {"data_dir": str(data_dir.absolute())}
-    return load_study(name, parse_settings(settings or []) | place)
+    here = {} if data_dir is None else {"data_dir": str(data_dir.absolute())}
+    return load_study(name, parse_settings(settings or []) | here)
 
 
 def _write_study_page(loaded: "Study", root: Path, page: Path | None = None) -> None:
@@ -215,8 +229,8 @@ def _write_study_page(loaded: "Study", root: Path, page: Path | None = None) -> 
     state, folders = StudyState(loaded, root), finished_runs(loaded, root)
     if not folders:
         raise StudyError(f"no run of study {loaded.name} is finished in {root}; `sage-snn study run` trains them")
-    place, failures = page or state.folder, state.failures()
-    print(write_report(load_runs(folders), place, title=loaded.name, study=loaded, failures=failures))
+    shown: dict[str, Any] = {"title": loaded.name, "study": loaded, "failures": state.failures()}
+    print(write_report(load_runs(folders), page or state.folder, **shown))
 
 
 @app.command()

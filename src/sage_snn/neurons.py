@@ -8,12 +8,10 @@ import torch
 from spikingjelly.activation_based import neuron, surrogate
 from torch import Tensor, nn
 
-from .kernels import native
+from .compat import forward_hooks, has_input_hooks, memories, precise
+from .kernels.calls import SHAPE_CODES
 from .kernels.lif import Membrane, lif
-from .kernels.norm_lif import batch_norm_lif
 from .surrogate import SHAPES, Slope
-
-FUSED_SHAPES = ("Sigmoid", "ATan")
 
 
 def surrogate_shape(node: nn.Module) -> str | None:
@@ -85,37 +83,43 @@ class LIFNode(neuron.LIFNode):
         spikes, v = self._fire(inputs[0], states[0])
         return (spikes,), (v, *states[1:])
 
-    def multi_step_forward(self, x_seq: Tensor, *args: Any, norm: Any = None, **kwargs: Any) -> Any:
-        """Spikes (T, ...) of the currents (T, ...), or of `norm(currents)` in one kernel: see `why_not_fused`."""
-        if norm is not None:
-            spikes = batch_norm_lif(norm, x_seq.flatten(0, 1), *self._constants(), len(x_seq), self._shape)
-            return spikes.unflatten(0, (len(x_seq), -1))
+    def multi_step_forward(self, x_seq: Tensor, *args: Any, fired: bool = False, **kwargs: Any) -> Any:
+        """Spikes (T, ...) of the currents (T, ...).
+
+        `fired`: x_seq are spikes that a layer's kernel made in this node's place; they pass, so that hooks see them.
+        """
+        if fired:
+            return x_seq
         if self.store_v_seq and self.slope is not None:
             with self._slope_step_by_step(self.slope, len(x_seq)):
                 spikes = super().multi_step_forward(x_seq, *args, **kwargs)
         else:
             spikes = super().multi_step_forward(x_seq, *args, **kwargs)
         if not self.carry_state:
-            self._memories["v"] = self._rest
+            memories(self)["v"] = self._rest
         return spikes
 
-    def why_not_fused(self, norm: nn.Module, x: Tensor | None = None) -> str | None:
-        """None if this node may normalise its currents itself, from rest and in one kernel; else the reason."""
-        if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d):
-            return f"{type(norm).__name__} is not a plain BatchNorm"
-        if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
-            return "the BatchNorm has hooks"
+    def why_not_fused(self) -> str | None:
+        """None if a kernel may do this node's work together with the normalisation before it; else the reason."""
         if type(self).multi_step_functional_forward is not LIFNode.multi_step_functional_forward:
             return f"{type(self).__name__} has a forward pass of its own"
-        if self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks or self._shows_inputs:
+        if has_input_hooks(self) or not all(getattr(h, "reads_output_only", False) for h in forward_hooks(self)):
             return "hooks on the node ask for its inputs"
         if self.carry_state or self.store_v_seq or self.step_mode != "m":
             return "the node keeps its membrane"
-        if surrogate_shape(self) not in FUSED_SHAPES:
+        if surrogate_shape(self) not in SHAPE_CODES:
             return "the kernel lacks the surrogate's shape"
-        if x is not None and x.device.type != "cpu":
-            return "the kernel is for CPUs"
-        return None if native.is_available() else native.status()
+        return None
+
+    def dynamics(self, x: Tensor) -> tuple[Tensor, Membrane, str]:
+        """Slope, constants of the membrane and surrogate shape, for a pass over currents x."""
+        shape = surrogate_shape(self)
+        assert shape is not None, "a policy gives a slope only to nodes whose surrogate shape is known"
+        alpha: Any = self.surrogate_function.alpha
+        # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
+        captured = torch.compiler.is_compiling() and not self.training
+        slope = torch.tensor(float(alpha), dtype=precise(x.device)) if self.slope is None or captured else self.slope()
+        return slope, Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset), shape
 
     @contextmanager
     def _slope_step_by_step(self, slope: Slope, steps: int) -> Iterator[None]:
@@ -128,10 +132,6 @@ class LIFNode(neuron.LIFNode):
             self.slope = slope
 
     @property
-    def _shows_inputs(self) -> bool:
-        return not all(getattr(hook, "reads_output_only", False) for hook in self._forward_hooks.values())
-
-    @property
     def _rest(self) -> float:
         return 0.0 if self.v_reset is None else self.v_reset
 
@@ -140,22 +140,8 @@ class LIFNode(neuron.LIFNode):
         return self.slope is None and (x.is_cuda or surrogate_shape(self) is None)
 
     def _fire(self, x_seq: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        slope, membrane = self._constants()
         x_seq = x_seq if x_seq.is_floating_point() else x_seq.to(v.dtype)  # events are counted in whole numbers
-        return lif(x_seq, v, slope, membrane, self._shape)
-
-    @property
-    def _shape(self) -> str:
-        shape = surrogate_shape(self)
-        assert shape is not None, "a policy gives a slope only to nodes whose surrogate shape is known"
-        return shape
-
-    def _constants(self) -> tuple[Tensor, Membrane]:
-        alpha: Any = self.surrogate_function.alpha
-        # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
-        captured = torch.compiler.is_compiling() and not self.training
-        slope = torch.tensor(float(alpha), dtype=torch.float64) if self.slope is None or captured else self.slope()
-        return slope, Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset)
+        return lif(x_seq, v, *self.dynamics(x_seq))
 
 
 @contextmanager

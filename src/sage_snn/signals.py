@@ -1,7 +1,8 @@
-"""Signals: from the spikes of query and key to one value per head, and to their spread (equations 1 to 4).
+"""Signals: from spikes to values, and to their spread (equations 1 to 4).
 
 q, k: (T, B, H, N, K) with T time steps, B batch, H heads, N tokens, K head width, of any dtype.
-A signal is any callable `(q, k, scale) -> (H,)`, averaged over rows; nothing here ever carries a gradient.
+A signal of attention is any callable `(q, k, scale) -> (H,)`, one of firing `(spikes) -> (1,)`, averaged over rows;
+nothing here ever carries a gradient.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .compat import precise
 from .kernels import attention
 
-Signal = Callable[[Tensor, Tensor, float], Tensor]
+Signal = Callable[..., Tensor]
 Spread = Callable[[Tensor], Tensor]
 
 
@@ -85,7 +87,7 @@ class Random:
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
-        return torch.rand(q.shape[2], dtype=torch.float64, generator=self._generator).to(q.device)
+        return torch.rand(q.shape[2], dtype=torch.float64, generator=self._generator).to(precise(q.device)).to(q.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """State of the generator."""
@@ -104,7 +106,17 @@ class Constant:
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
-        return q.new_full((q.shape[2],), self.value, dtype=torch.float64)
+        return q.new_full((q.shape[2],), self.value, dtype=precise(q.device))
+
+
+@dataclass(frozen=True)
+class FiringRate:
+    """Share of a node's neurons, images and time steps that spike, in [0, 1]."""
+
+    def __call__(self, spikes: Tensor) -> Tensor:
+        """One value (1,), in float64 where the device has it."""
+        fired = torch.count_nonzero(spikes.detach())
+        return (fired.to(precise(spikes.device)) / spikes.numel()).reshape(1)
 
 
 def population_std(values: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Statistics over training: smoothing, normalising in time, centring over blocks (equations 5 to 7).
 
-All tensors are (blocks,) in float64. A block whose observation is not finite keeps its history and gets z = NaN.
+All tensors are (blocks,), in float64 where the device has it. A block whose observation is not finite keeps its history
+and gets z = NaN.
 """
 
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from .compat import precise
 
 
 class History(NamedTuple):
@@ -22,7 +25,7 @@ class History(NamedTuple):
     @classmethod
     def start(cls, blocks: int, device: torch.device | str = "cpu") -> "History":
         """No observation yet."""
-        return cls(*torch.zeros(5, blocks, dtype=torch.float64, device=device).unbind())
+        return cls(*torch.zeros(5, blocks, dtype=precise(device), device=device).unbind())
 
     def restarted(self) -> "History":
         """Forget mean and variance, keep the smoothing."""

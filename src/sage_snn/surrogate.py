@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from .compat import precise
 from .kernels.derivatives import DERIVATIVES, slope_derivative
 
 SHAPES = tuple(DERIVATIVES)
@@ -26,7 +27,7 @@ class WrittenSlope:
 
     def __init__(self, value: float, *, live: bool = False, device: torch.device | str = "cpu") -> None:
         # Not a buffer: `model.half()` must not round it, and it must not enter the state dict.
-        self.tensor = torch.tensor(value, dtype=torch.float64, device=device)
+        self.tensor = torch.tensor(value, dtype=precise(device), device=device)
         self.live = live
 
     def __call__(self) -> Tensor:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sage_snn.data import DataError, load_data
-from sage_snn.data.arrays import digest
+from sage_snn.data.digest import arrays_digest as digest
 
 LABELS = np.arange(40) % 4
 

@@ -7,8 +7,10 @@ from typing import NamedTuple
 import pytest
 
 from sage_snn.cli import main
+from sage_snn.recipes import POLICIES
+from sage_snn.runs import RunFolder
 from sage_snn.studies.study import load_study
-from sage_snn.training import RunFolder, train
+from sage_snn.training import train
 
 TINY = {
     "epochs": 1,
@@ -77,6 +79,16 @@ def test_recipes_are_listed_shown_and_compared(sage_snn):
     compared = sage_snn("recipes", "--diff", "cifar10", "imagenet200").stdout
     assert "weight_decay" in compared
     assert "0.05" in compared
+
+
+def test_studies_are_listed_with_their_runs_and_cost(sage_snn):
+    lines = {line.split()[1]: line for line in sage_snn("study", "list").stdout.splitlines() if line.startswith("│")}
+    assert "150 runs of 310 epochs" in lines["timesteps"]
+    assert "│   15 │ about 1 h 12 min of one core" in lines["table1-small"]
+
+
+def test_the_policies_are_those_that_a_recipe_may_have(sage_snn):
+    assert "|".join(POLICIES.names) in sage_snn("train", "--help").stdout
 
 
 def test_train_prints_plain_lines_where_nobody_watches_and_options_win(sage_snn, tmp_path, monkeypatch):

@@ -134,9 +134,11 @@ def test_off_runs_the_twin(off):
 def test_operators_pass_torchs_own_check():
     x, v, slope = currents(4, 30), torch.zeros(30, dtype=torch.float64), torch.tensor(4.0)
     tests = ("test_schema", "test_faketensor")
-    torch.library.opcheck(torch.ops.sage_snn.lif.default, (x, v, 2.0, 1.0, 0.0, True), test_utils=tests)
-    backward = (x, None, x, v, slope, 2.0, 1.0, None, True, False, "ATan", True)
-    torch.library.opcheck(torch.ops.sage_snn.lif_backward.default, backward, test_utils=tests)
-    forward = (x.view(4, 3, 10), None, None, None, None, 2, 1e-5, 2.0, 1.0, 0.0, True)
-    torch.library.opcheck(torch.ops.sage_snn.norm_lif.default, forward, test_utils=tests)
+    options = Membrane().options
+    torch.library.opcheck(torch.ops.sage_snn.lif.default, (x, v), options, test_utils=tests)
+    inputs, chosen = (x, None, x, v, slope), Membrane(reset=None).options
+    chosen |= {"detach_reset": False, "shape": "ATan", "wants_slope": True}
+    torch.library.opcheck(torch.ops.sage_snn.lif_backward.default, inputs, chosen, test_utils=tests)
+    inputs, chosen = (x.view(4, 3, 10), None, None, None, None), options | {"times": 2, "eps": 1e-5}
+    torch.library.opcheck(torch.ops.sage_snn.norm_lif.default, inputs, chosen, test_utils=tests)
     assert callable(function("sage_lif", torch.float64))

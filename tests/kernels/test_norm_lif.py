@@ -10,6 +10,7 @@ from torch import nn
 
 from sage_snn.kernels.lif import Membrane
 from sage_snn.kernels.norm_lif import batch_norm_lif, norm_lif, norm_lif_twin
+from sage_snn.layers import NormLIF
 from sage_snn.neurons import LIFNode
 
 MEMBRANES = st.builds(
@@ -254,4 +255,4 @@ def test_compiled_graph_is_one_and_gives_the_gradients_of_eager(last):
 def test_a_norm_of_another_width_is_refused(channels, training):
     norm, node = nn.BatchNorm1d(3).train(training), LIFNode(step_mode="m", carry_state=False)
     with pytest.raises(ValueError, match=f"the normalisation is for 3 channels, its input has {channels}"):
-        node(torch.randn(2, 4, channels, 6), norm=norm)
+        NormLIF(nn.Identity(), norm, node)(torch.randn(2, 4, channels, 6))

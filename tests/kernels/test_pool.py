@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_snn.kernels.pool import SpikePool
+from sage_snn.layers import SpikePool
 
 
 def twin(x):

@@ -9,9 +9,9 @@ from spikingjelly.activation_based import functional, neuron, surrogate
 from torch import nn
 
 from sage_snn import LIFNode
-from sage_snn.blocks import watching
+from sage_snn.control import watching
 from sage_snn.models import spikformer
-from sage_snn.models.spikformer import NormLIF
+from sage_snn.layers import NormLIF
 
 SMALL = {"depth": 2, "dim": 32, "heads": 4, "time_steps": 3, "image_size": 16}
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sage_snn.training import RunFolder, load_recipe
+from sage_snn.recipes import load_recipe
+from sage_snn.runs import RunFolder
 
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
 

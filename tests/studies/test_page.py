@@ -10,8 +10,8 @@ import pytest
 
 from sage_snn.studies.page.document import embedded
 from sage_snn.studies.page.markup import Column, Markup, interval, number, table, tag
+from sage_snn.studies.paper.reported import REPORTED, reported_on
 from sage_snn.studies.report import write_report
-from sage_snn.studies.reported import REPORTED, reported_on
 from sage_snn.studies.results import ResultError, load_runs
 from sage_snn.studies.study import parse_study
 

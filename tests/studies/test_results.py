@@ -5,8 +5,9 @@ import time
 import pandas as pd
 import pytest
 
+from sage_snn.recipes import load_recipe
+from sage_snn.runs import RunFolder
 from sage_snn.studies.results import ResultError, load_runs, recipe_differences, require_comparable, table
-from sage_snn.training import RunFolder, load_recipe
 
 
 def write_run(folder, settings=None, top1=50.0, epochs=2):

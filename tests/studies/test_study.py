@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sage_snn.recipes import load_recipe
 from sage_snn.studies import StudyError, load_study, shipped_studies
-from sage_snn.studies.study import parse_study, run_key
-from sage_snn.training import load_recipe
+from sage_snn.studies.study import parse_study, run_key, shipped_study
 
 BASE = {"name": "mine", "recipe": "digits", "axes": {"policy.kind": ["fixed", "sage"], "seed": [1, 2]}}
 PAPER = (
@@ -84,7 +84,7 @@ def test_labels_name_what_differs_and_leave_out_what_is_usual():
 def test_variants_are_linked_settings_with_names_of_their_own():
     runs = load_study("direction-small").runs()
     assert [run.label for run in runs[:5]] == ["fixed", "sage", "broaden", "random", "constant"]
-    assert [run.recipe.policy.gain for run in runs[:3]] == [0.5, 0.5, -0.5]
+    assert [run.recipe.identity()["policy.gain"] for run in runs[:3]] == [0.5, 0.5, -0.5]
     assert [run.recipe.policy.signal for run in runs[3:5]] == ["random", "constant"]
 
 
@@ -127,6 +127,31 @@ def test_what_a_policy_does_not_look_at_makes_no_runs():
     study = parse_study(BASE | {"axes": {"policy.kind": ["fixed", "sage"], "policy.gain": [0.5, 1.0], "seed": [1]}})
     assert [planned.label for planned in study.runs()] == ["fixed", "sage", "sage gain=1"]
     assert_refused("none of its policies looks at policy.slope", axes={"policy.slope": [2, 4]})
+
+
+def test_an_axis_may_be_any_field_of_any_kind():
+    axes = {"policy.kind": ["fixed", "learnable"], "policy.slope": [3, 4], "policy.per": ["network", "block"]}
+    study = parse_study(BASE | {"axes": axes})
+    expected = ["fixed slope=3", "fixed", "learnable slope=3", "learnable slope=3 per=block"]
+    assert [planned.label for planned in study.runs()] == [*expected, "learnable", "learnable per=block"]
+    axes = {"loss.kind": ["cross_entropy", "tet"], "loss.weight": [0.05, 0.1]}
+    study = parse_study(BASE | {"axes": axes})
+    labels = ["sage loss=cross_entropy", "sage loss=tet weight=0.05", "sage loss=tet weight=0.1"]
+    assert [planned.label for planned in study.runs()] == labels
+    assert_refused("none of its losses looks at loss.weight", axes={"loss.weight": [0.1, 0.2]})
+
+
+def test_a_loss_may_be_set_by_a_word():
+    study = parse_study(BASE | {"settings": {"loss": "tet"}}, settings={"loss.weight": 0.2})
+    assert {planned.recipe.loss.weight for planned in study.runs()} == {0.2}
+    variants = [{"label": name, "settings": {"loss": name}} for name in ("cross_entropy", "tet")]
+    plan = parse_study(BASE | {"axes": {"seed": [1]}, "variants": variants}).runs()
+    assert [(planned.label, planned.recipe.loss.kind) for planned in plan] == [(n, n) for n in ("cross_entropy", "tet")]
+
+
+@pytest.mark.parametrize("name", ["timesteps", "direction-small", "sensitivity-small"])
+def test_runs_can_be_counted_without_their_labels(name):
+    assert shipped_study(name).count() == len(load_study(name).runs())
 
 
 def test_variants_keep_their_labels_apart_by_what_the_axes_add():

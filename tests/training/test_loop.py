@@ -15,10 +15,12 @@ from safetensors.torch import load_file
 
 from sage_snn import LIFNode
 from sage_snn.data import DataError
-from sage_snn.training import InterruptedRunError, RunError, RunFolder, differences, load_recipe, stopping, train
+from sage_snn.recipes import differences, load_recipe
+from sage_snn.runs import RunError, RunFolder
+from sage_snn.runs.run import open_run
+from sage_snn.training import InterruptedRunError, stopping, train
 from sage_snn.training import loop as loop_module
 from sage_snn.training.failure import NonFiniteError
-from sage_snn.training.run import open_run
 
 
 class StopInTheMiddle(stopping.StopRequest):
@@ -384,6 +386,19 @@ def test_one_step_of_the_official_recipe_at_full_size(tmp_path):
     assert summary["parameters"] == 9_324_730
     assert len(pd.read_parquet(tmp_path / "run" / "signals" / "epoch-0000.parquet")["step"].unique()) == 1
     assert 2.0 < RunFolder(tmp_path / "run").metrics()[0]["train_loss"] < 3.0
+
+
+@pytest.mark.parametrize("loss", ["tet", "sum_cross_entropy"])
+def test_a_loss_of_every_time_step_trains_and_resumes_to_the_same_bits(finished, tmp_path, tiny, loss, monkeypatch):
+    run(tmp_path / "whole", tiny | {"loss": loss})
+    with monkeypatch.context() as patch:
+        patch.setattr(stopping, "StopRequest", StopInTheMiddle)
+        with pytest.raises(InterruptedRunError):
+            run(tmp_path / "parts", tiny | {"loss": loss})
+    run(tmp_path / "parts", tiny | {"loss": loss}, resume=True)
+    assert same_run(tmp_path / "whole", tmp_path / "parts")
+    ours, usual = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", finished))
+    assert any(not torch.equal(ours[name], usual[name]) for name in ours)
 
 
 def test_images_are_erased_after_they_were_mixed(tmp_path, tiny, monkeypatch):

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ..kernels import native
+from ..kernels import status
 from ..kernels.memory import keep_freed_memory
 from . import measures
 from .measures import LARGE, MIDDLE, SMALL, Row
@@ -64,7 +64,7 @@ def environment() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "threads": torch.get_num_threads(),
-        "kernels": native.status(),
+        "kernels": status(),
         "versions": {name: version(name) for name in ("sage-snn", "torch", "spikingjelly")},
     }
 

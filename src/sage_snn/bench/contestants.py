@@ -9,8 +9,8 @@ from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from spikingjelly.activation_based.model.spikformer import Spikformer as SpikingJellySpikformer
 from torch import Tensor, nn
 
+from ..layers import NormLIF, StatelessLIF
 from ..models import spikformer
-from ..models.spikformer import NormLIF, StatelessLIF
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..blocks import Tap, watching
+from ..control import Block, Source, Tap, find_blocks, reading
 from ..deploy import accelerate, fuse
+from ..kernels import switched_off
 from ..policies import SAGE
-from ..signals import HeadStatistics
+from ..signals import Constant, HeadEntropy, HeadStatistics, Signal
 from .contestants import Size, Unit, inference, settled, training_step, unit_step
-from .timing import Timing, alternate, without_kernels
+from .timing import Timing, alternate
 
 SMALL, MIDDLE, LARGE = Size(64, 8, 32), Size(192, 12, 16), Size(384, 12, 8)
 UNITS = (Unit(4, 8, 192, 1024), Unit(4, 8, 384, 64))
@@ -45,7 +45,7 @@ def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = Fals
             "SpikingJelly, channels last": training_step(_channels_last(size.theirs()), size),
             "SpikingJelly, accelerated": training_step(accelerate(size.theirs()), size),
             "ours": training_step(ours, size),
-            "ours, torch twin": _inside(without_kernels, twin),
+            "ours, torch twin": _inside(switched_off, twin),
         }
         if compiled:
             contestants |= _compiled({"SpikingJelly": size.theirs(), "ours": size.ours()}, size)
@@ -59,7 +59,7 @@ def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
             "SpikingJelly": unit_step(unit.theirs(), unit),
             "ours": unit_step(unit.ours(), unit),
             "ours, channels last": unit_step(unit.ours(), unit, channels_last=True),
-            "ours, torch twin": _inside(without_kernels, unit_step(unit.ours(), unit)),
+            "ours, torch twin": _inside(switched_off, unit_step(unit.ours(), unit)),
         }
         yield from _rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions, calls=10))
 
@@ -71,38 +71,17 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
     """
     for size in sizes:
         model = size.ours()
-        sage = SAGE(model, warmup_steps=0)
-        plain, step = training_step(model, size), training_step(model, size, sage.step)
-        step()
-        taps, spikes = sage._taps, _spikes_of(sage, model, size)
-
-        recorders = [Tap(tap.block, HeadStatistics(RECORDED), tap.sums.device, 2 * len(RECORDED)) for tap in taps]
-        for recorder in recorders:
-            recorder.remove()  # timed alone, so it must not listen to the steps
-
-        def statistic(taps: Any = taps, spikes: Any = spikes) -> None:
-            for tap, (q, k) in zip(taps, spikes, strict=True):
-                tap.add(q, k)
-
-        def recording(recorders: Any = recorders, spikes: Any = spikes) -> None:
-            statistic(recorders, spikes)
-
-        def controller(sage: SAGE = sage) -> None:
-            for tap in sage._taps:
-                tap.has_read = True
-                tap.sums.fill_(1.0)
-            sage.step()
-
-        def without(sage: SAGE = sage, plain: Callable[[], None] = plain) -> None:
-            for tap in sage._taps:
-                tap.active = False
-            plain()
-            for tap in sage._taps:
-                tap.active = True
-
-        parts = {"plain step": without, "step with SAGE": step}
-        alone = {"statistic": statistic, "controller": controller, "recording, four temperatures": recording}
-        times = alternate(parts | alone, repetitions)
+        spikes = _spikes_of(model, size)
+        alone = {
+            "statistic": _statistic(spikes, HeadEntropy(), 1),
+            "controller": _controller(size),
+            "recording, four temperatures": _statistic(spikes, HeadStatistics(RECORDED), 2 * len(RECORDED)),
+        }
+        with SAGE(model, warmup_steps=0) as sage:
+            plain, step = training_step(model, size), training_step(model, size, sage.step)
+            step()
+            parts = {"plain step": _inside(sage.paused, plain), "step with SAGE": step}
+            times = alternate(parts | alone, repetitions)
         whole = times["plain step"].minimum
         for name in alone:
             share = f"{100 * times[name].minimum / whole:.2f} % of the step"
@@ -110,7 +89,35 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
         extra = times["step with SAGE"].minus(times["plain step"])
         share = f"{100 * extra / whole:+.2f} % of the step, median difference"
         yield Row("SAGE overhead", str(size), "whole", extra, extra, "s", None, share)
-        sage.remove()
+
+
+def _spikes_of(model: nn.Module, size: Size) -> list[tuple[Source, tuple[Any, ...]]]:
+    """Query and key of every block in one pass, as the taps see them."""
+    spikes: list[tuple[Source, tuple[Any, ...]]] = []
+    sources = [source for block in find_blocks(model) for source in block.sources]
+    with reading((source, lambda *read, source=source: spikes.append((source, read))) for source in sources):
+        inference(model, size)()
+    return spikes
+
+
+def _statistic(spikes: list[tuple[Source, tuple[Any, ...]]], signal: Signal, times: int) -> Callable[[], None]:
+    """Reads the signal of all blocks from spikes that are there already."""
+    taps = [Tap(source, signal, torch.device("cpu"), times) for source, _ in spikes]
+    for tap in taps:
+        tap.remove()  # timed alone, so it must not listen to the steps
+
+    def read() -> None:
+        for tap, (_, arguments) in zip(taps, spikes, strict=True):
+            tap.add(*arguments)
+
+    return read
+
+
+def _controller(size: Size) -> Callable[[], None]:
+    """From readings to slopes, where reading costs nothing."""
+    model, nothing = size.ours(), torch.zeros(1, 1, size.heads, 1, 1)
+    blocks = [Block(b.neurons, heads=size.heads, read=lambda _: (nothing, nothing)) for b in find_blocks(model)]
+    return SAGE(model, warmup_steps=0, blocks=blocks, signal=Constant()).step
 
 
 def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
@@ -192,17 +199,6 @@ def _inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[],
             run()
 
     return inside
-
-
-def _spikes_of(sage: SAGE, model: torch.nn.Module, size: Size) -> list[Any]:
-    """Query and key of every block in one pass, as the taps see them."""
-    outputs: list[dict[str, Any]] = [{} for _ in sage.blocks]
-    looks: list[Any] = []
-    for block, kept in zip(sage.blocks, outputs, strict=True):
-        looks += [(block.query, partial(kept.__setitem__, "query")), (block.key, partial(kept.__setitem__, "key"))]
-    with watching(looks):
-        inference(model, size)()
-    return [block.query_and_key(kept) for block, kept in zip(sage.blocks, outputs, strict=True)]
 
 
 def _peak(kind: str, size: Size) -> float:

@@ -2,12 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from unittest.mock import patch
-
-from ..kernels import native
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,3 @@ def alternate(contestants: Mapping[str, Callable[[], object]], repetitions: int,
             if round_number:
                 seconds[name].append((time.perf_counter() - started) / calls)
     return {name: Timing(tuple(s)) for name, s in seconds.items()}
-
-
-@contextmanager
-def without_kernels() -> Iterator[None]:
-    """Inside, the pure-torch twins run."""
-    with patch.object(native, "library", lambda: None), patch.object(native, "is_available", lambda: False):
-        yield

@@ -3,15 +3,19 @@
 Images are (B, C, H, W): batch, channels, height, width. torchvision, timm and scikit-learn are imported when needed.
 """
 
-import difflib
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from . import arrays, cifar, digits, fashion_mnist, imagenet
-from .augmentation import Augmentation, describe, mix, test_transform, train_transform
-from .dataset import Data, DataError, Images
-from .erasing import erased
-from .loader import Batch, Loader
+from ..lazy import lazily
+
+if TYPE_CHECKING:
+    from .augmentation import Augmentation
+    from .dataset import Data, Images
+    from .erasing import erased
+    from .errors import DataError
+    from .loader import Batch, Loader
+    from .mixing import mix
+    from .pipeline import describe, test_transform, train_transform
+    from .sets import DATASETS, load_data
 
 __all__ = [
     "DATASETS",
@@ -29,52 +33,16 @@ __all__ = [
     "train_transform",
 ]
 
-DATASETS: dict[str, Callable[..., Data]] = {
-    "digits": digits.load,
-    "cifar10": cifar.load_10,
-    "cifar100": cifar.load_100,
-    "imagenet200": imagenet.load_200,
-    "tiny-imagenet200": imagenet.load_tiny,
-    "fashion-mnist": fashion_mnist.load,
-    "arrays": arrays.load,
-}
-
-SUBSET_SEED = 0  # the subset is part of the task, not of the run: every seed trains on the same images
-
-
-def load_data(
-    name: str,
-    folder: str | Path | None = None,
-    *,
-    train_images: int | None = None,
-    test_images: int | None = None,
-    download: bool = False,
-    classes_file: str | Path | None = None,
-    per_class: int | None = 640,
-) -> Data:
-    """The data set of that name, cut to stratified subsets where `train_images` or `test_images` ask for them."""
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, 1, cutoff=0.4)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise DataError(f"no data set is called {name!r}; {hint}There are {', '.join(DATASETS)}")
-    options: dict[str, object] = {}
-    if name in ("cifar10", "cifar100"):
-        options["download"] = download
-    elif download and name != "digits":
-        raise DataError(f"{name} cannot be downloaded; get its files and pass their folder (--data-dir)")
-    if name == "imagenet200":
-        options.update(classes_file=classes_file, per_class=per_class)
-    elif classes_file is not None:
-        raise DataError(f"{name} has its own classes; classes_file belongs to imagenet200")
-    data = DATASETS[name](None if folder is None else Path(folder).expanduser(), **options)
-    return _cut(data, train_images, test_images)
-
-
-def _cut(data: Data, train_images: int | None, test_images: int | None) -> Data:
-    parts = {}
-    for part, wanted in (("train", train_images), ("test", test_images)):
-        images: Images = getattr(data, part)
-        if wanted is not None and not 1 <= wanted <= len(images):
-            raise DataError(f"{part}_images is {wanted}, but {data.name} has {len(images)} {part} images")
-        parts[part] = images if wanted is None else images.subset(wanted, SUBSET_SEED)
-    return Data(**{**vars(data), **parts})
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        ".augmentation": ("Augmentation",),
+        ".dataset": ("Data", "Images"),
+        ".erasing": ("erased",),
+        ".errors": ("DataError",),
+        ".loader": ("Batch", "Loader"),
+        ".mixing": ("mix",),
+        ".pipeline": ("describe", "test_transform", "train_transform"),
+        ".sets": ("DATASETS", "load_data"),
+    },
+)

@@ -7,16 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .dataset import Data, DataError, Images, moments, split
-from .digest import file_digest
-
-KEYS = ("train_images", "train_labels", "test_images", "test_labels")
-EXPECTED = f"expected an .npz with {', '.join(KEYS)}, or with images, labels (split 80/20), as numpy.savez writes it"
+from .dataset import Data, Images, moments, split
+from .digest import EXPECTED, KEYS, arrays_file
+from .errors import DataError
 
 
 def load(folder: Path | None) -> Data:
     """The arrays of an .npz file, or of the only one in a folder; classes are numbered 0 to the largest label."""
-    path = _file(folder)
+    path = arrays_file(folder)
     arrays = _read(path)
     if "images" in arrays:
         train, test = split(_images(path, arrays, ""))
@@ -37,26 +35,6 @@ def load(folder: Path | None) -> Data:
     mean, std = moments(train.pixels)
     channels, size = train.pixels.shape[1], train.pixels.shape[2]
     return Data(f"arrays {path.name}", train, test, classes, channels=channels, size=size, mean=mean, std=std)
-
-
-def digest(folder: Path | None) -> str:
-    """Of the file that `load` would read."""
-    path = _file(folder)
-    try:
-        return file_digest(path)
-    except FileNotFoundError:
-        raise DataError(f"{path} is not there; {EXPECTED}") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error}); {EXPECTED}") from None
-
-
-def _file(folder: Path | None) -> Path:
-    if folder is None:
-        raise DataError(f"arrays needs a file (--data-dir FILE.npz); {EXPECTED}")
-    found = sorted(folder.glob("*.npz")) if folder.is_dir() else [folder]
-    if len(found) != 1:
-        raise DataError(f"arrays: {folder} has {len(found)} .npz files; name the one to use; {EXPECTED}")
-    return found[0]
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

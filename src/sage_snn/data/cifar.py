@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from .dataset import Data, DataError, Images, folder_of
+from .dataset import Data, Images, folder_of
+from .errors import DataError
 
 # The constants of the official recipe, not the exact moments.
 MOMENTS = {

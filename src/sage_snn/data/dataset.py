@@ -8,9 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-
-class DataError(ValueError):
-    """Something about the data is wrong; the message says what, and the cure."""
+from .errors import DataError
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .dataset import Data, DataError, Images, folder_of
+from .dataset import Data, Images, folder_of
+from .errors import DataError
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

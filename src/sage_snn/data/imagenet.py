@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from .dataset import Data, DataError, Images, folder_of
+from .dataset import Data, Images, folder_of
+from .errors import DataError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SUFFIXES = {".jpeg", ".jpg", ".png"}
@@ -77,10 +78,10 @@ def _lines(path: Path, expected: str) -> list[str]:
 def _pictures(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise DataError(f"{folder} is not there; {LAYOUT}")
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-    if not found:
+    pictures = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    if not pictures:
         raise DataError(f"{folder} has no picture ({', '.join(sorted(SUFFIXES))}); copy that class again")
-    return found
+    return pictures
 
 
 def _sample(wnid: str, pictures: list[Path], per_class: int | None) -> list[Path]:

@@ -9,7 +9,8 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .dataset import DataError, Images
+from .dataset import Images
+from .errors import DataError
 from .randomness import borrowed, digest, reseed
 from .transform import Transform
 

@@ -8,7 +8,7 @@ import torch
 from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
 
-from ..blocks import copied, find_blocks, unwrapped
+from ..control import copied, find_blocks, unwrapped
 from ..models import Spikformer, official_state_dict
 from ..neurons import LIFNode, spikingjelly_nodes
 

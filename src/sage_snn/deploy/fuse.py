@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from ..blocks import copied, unwrapped
+from ..compat import entries
+from ..control import copied, unwrapped
 
 
 class FoldedLIF(nn.Module):
@@ -45,11 +46,12 @@ def fuse(model: nn.Module) -> nn.Module:
 
 
 def _fold_sequence(container: nn.Sequential) -> None:
-    for first, second in pairwise(list(container._modules)):
-        layer, norm = container._modules[first], container._modules[second]
+    for first, second in pairwise(list(entries(container))):
+        layer, norm = entries(container)[first], entries(container)[second]
         foldable = isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear)
         if foldable and isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
-            container._modules[first], container._modules[second] = _folded(layer, norm), nn.Identity()
+            setattr(container, first, _folded(layer, norm))
+            setattr(container, second, nn.Identity())
 
 
 def _folded(layer: nn.Module, norm: Any) -> nn.Module:

@@ -12,8 +12,9 @@ from ctypes import c_double, c_int64
 import torch
 from torch import Tensor
 
-from . import native
+from ..compat import precise
 from .calls import ONES, function
+from .path import path
 
 SLICE = 2**19  # 2 MB of float32: ten such blocks, and what malloc keeps of them, stay below 64 MB
 
@@ -41,9 +42,10 @@ def _entropy_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """log Z and mean score of each row, in float64, so that entropy = log Z - mean score. Overwrites x."""
     top = x.amax(-1, keepdim=True)
     weights = torch.exp(x.sub_(top))
-    z = weights.sum(-1, dtype=torch.float64)
-    u = x.mul_(weights).sum(-1, dtype=torch.float64)
-    top = top.squeeze(-1).double()
+    exact = precise(x.device)
+    z = weights.sum(-1, dtype=exact)
+    u = x.mul_(weights).sum(-1, dtype=exact)
+    top = top.squeeze(-1).to(exact)
     return top + z.log(), top + u / z
 
 
@@ -52,8 +54,8 @@ def entropy_twin(q: Tensor, k: Tensor, scale: float, temperature: float, whole_m
     _require_equal(q, k)
     times, batch, heads, tokens, _ = q.shape
     if tokens == 1:
-        return q.new_zeros(heads, dtype=torch.float64)
-    total = q.new_zeros(heads, dtype=torch.float64)
+        return q.new_zeros(heads, dtype=precise(q.device))
+    total = q.new_zeros(heads, dtype=precise(q.device))
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         held: list[tuple[Tensor, Tensor]] = []
         for x in _scores(q, k, scale / temperature):
@@ -76,36 +78,36 @@ def gini_twin(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     """Gini impurity per head (H,), float64, in plain torch and for any values of q and k."""
     _require_equal(q, k)
     times, batch, heads, tokens, _ = q.shape
-    total = q.new_zeros(heads, dtype=torch.float64)
+    total = q.new_zeros(heads, dtype=precise(q.device))
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
         for x in _scores(q, k, scale / temperature):
             weights = x.sub_(x.amax(-1, keepdim=True)).exp_()
-            z = weights.sum(-1, dtype=torch.float64)
-            total += (1 - weights.square_().sum(-1, dtype=torch.float64) / z.square()).sum((0, 2))
+            z = weights.sum(-1, dtype=total.dtype)
+            total += (1 - weights.square_().sum(-1, dtype=total.dtype) / z.square()).sum((0, 2))
     return total / (times * batch * tokens)
 
 
 def _counted(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Tensor] | None:
     """Entropy and Gini impurity (S, H) by the C++ kernel, or None if it cannot take q and k: then the twin must."""
     times, batch, heads, tokens, width = q.shape
-    takes = q.device.type == k.device.type == "cpu" and q.dtype in ONES and k.dtype in ONES and q.shape == k.shape
-    if not (takes and q.numel() and tokens > 1 and all(map(math.isfinite, factors)) and native.is_available()):
+    takes = path(q) == path(k) == "C++" and q.dtype in ONES and k.dtype in ONES and q.shape == k.shape
+    if not (takes and q.numel() and tokens > 1 and all(map(math.isfinite, factors))):
         return None
-    found = torch.empty(2, len(factors), heads, dtype=torch.float64)
+    sums = torch.empty(2, len(factors), heads, dtype=torch.float64)
     spikes = (
         (t.data_ptr(), (c_int64 * 5)(*t.stride()), t.element_size(), ONES[t.dtype]) for t in (q.detach(), k.detach())
     )
     refused = function("sage_attention")(
         *(part for parts in spikes for part in parts),
         *((c_int64 * 5)(times, batch, heads, tokens, width), (c_double * len(factors))(*factors), len(factors)),
-        *(found[0].data_ptr(), found[1].data_ptr(), torch.get_num_threads()),
+        *(sums[0].data_ptr(), sums[1].data_ptr(), torch.get_num_threads()),
     )
     if refused:
         return None
-    found /= times * batch * tokens
-    found[0] /= math.log(tokens)
-    found.clamp_(0, 1)  # rounding alone leads out of it
-    return found[0], found[1]
+    sums /= times * batch * tokens
+    sums[0] /= math.log(tokens)
+    sums.clamp_(0, 1)  # rounding alone leads out of it
+    return sums[0], sums[1]
 
 
 @torch.library.custom_op("sage_snn::entropy", mutates_args=())
@@ -136,15 +138,15 @@ def attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Seque
 
 @entropy.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
-    return q.new_empty(q.shape[2], dtype=torch.float64)
+    return q.new_empty(q.shape[2], dtype=precise(q.device))
 
 
 @gini.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
-    return q.new_empty(q.shape[2], dtype=torch.float64)
+    return q.new_empty(q.shape[2], dtype=precise(q.device))
 
 
 @attention_statistics.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
-    shape = len(temperatures), q.shape[2]
-    return q.new_empty(shape, dtype=torch.float64), q.new_empty(shape, dtype=torch.float64)
+    shape, exact = (len(temperatures), q.shape[2]), precise(q.device)
+    return q.new_empty(shape, dtype=exact), q.new_empty(shape, dtype=exact)

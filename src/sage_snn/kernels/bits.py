@@ -1,13 +1,13 @@
 """Spikes as bits, 64 to a word: a thirty-second of float32, for what has to be kept between forward and backward."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import native
+from ..compat import has_saved_tensor_hooks, version_of
 from .calls import ONES, SUFFIX, function, inverse, memory_order
+from .path import path
 
 _WORD = 64
 _WORTH_PACKING = 4096  # values; below, the call costs more than the memory is worth
@@ -16,7 +16,7 @@ _WORTH_PACKING = 4096  # values; below, the call costs more than the memory is w
 def pack_bits(spikes: Tensor) -> Tensor | None:
     """Bits (words,) int64 of spikes of any shape, in contiguous order; None if a value is neither 0 nor 1."""
     words = -(-spikes.numel() // _WORD)
-    if spikes.device.type != "cpu" or spikes.dtype not in ONES or not native.is_available():
+    if path(spikes) == "twin" or spikes.dtype not in ONES:
         return _pack_twin(spikes.detach(), words)
     values = spikes.detach().contiguous()
     packed = torch.empty(words, dtype=torch.int64)
@@ -29,9 +29,9 @@ def unpack_bits(packed: Tensor, shape: tuple[int, ...], dtype: torch.dtype = tor
     count = 1
     for size in shape:
         count *= size
-    if packed.device.type != "cpu" or dtype not in SUFFIX or not native.is_available():
-        places = torch.arange(_WORD, device=packed.device)
-        return (packed.unsqueeze(-1) >> places & 1).flatten()[:count].to(dtype).view(shape)
+    if path(packed) == "twin" or dtype not in SUFFIX:
+        bits = torch.arange(_WORD, device=packed.device)
+        return (packed.unsqueeze(-1) >> bits & 1).flatten()[:count].to(dtype).view(shape)
     spikes = torch.empty(shape, dtype=dtype)
     function("sage_unpack_bits", dtype)(packed.data_ptr(), count, spikes.data_ptr(), torch.get_num_threads())
     return spikes
@@ -51,14 +51,9 @@ def spikes_as_bits(x: Tensor) -> AbstractContextManager[object]:
     On a CPU with the compiled kernels only, where packing costs less than the memory it saves; x tells the device.
     Not inside activation checkpointing or other hooks on what is kept, which would then see nothing to keep.
     """
-    if x.device.type != "cpu" or torch.compiler.is_compiling() or not native.is_available() or _others_keep():
+    if path(x) == "twin" or torch.compiler.is_compiling() or has_saved_tensor_hooks():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_packed, _unpacked)
-
-
-def _others_keep() -> bool:
-    top: Any = torch._C._autograd._top_saved_tensors_default_hooks  # pyright: ignore
-    return top(False) is not None
 
 
 _Packed = tuple[Tensor, tuple[int, ...], torch.dtype, list[int]]
@@ -68,12 +63,12 @@ _Kept = tuple[Tensor, int]  # detached, or an output would keep its own graph al
 def _packed(tensor: Tensor) -> _Kept | _Packed:
     is_parameter = tensor.is_leaf and tensor.requires_grad
     if is_parameter or tensor.dtype not in SUFFIX or tensor.numel() < _WORTH_PACKING:
-        return tensor.detach(), tensor._version
+        return tensor.detach(), version_of(tensor)
     order = memory_order(tensor)  # nothing has to be copied to be packed, and what comes back lies as it did
     as_it_lies = tensor.permute(order)
     bits = pack_bits(as_it_lies)
     return (
-        (tensor.detach(), tensor._version)
+        (tensor.detach(), version_of(tensor))
         if bits is None
         else (bits, tuple(as_it_lies.shape), tensor.dtype, inverse(order))
     )
@@ -82,7 +77,7 @@ def _packed(tensor: Tensor) -> _Kept | _Packed:
 def _unpacked(kept: _Kept | _Packed) -> Tensor:
     if len(kept) == 2:
         tensor, version = kept
-        if tensor._version != version:  # with hooks torch leaves this to them
+        if version_of(tensor) != version:  # with hooks torch leaves this to them
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation "
                 f"(shape {tuple(tensor.shape)}): call backward() before the optimizer steps"

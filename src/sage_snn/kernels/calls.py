@@ -12,7 +12,7 @@ from . import native
 POINTER, LONG, DOUBLE, INT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int, ctypes.c_uint64
 MEMBRANE = [DOUBLE, DOUBLE, DOUBLE, INT, INT]  # tau, threshold, reset, hard, decays_input
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
-SHAPES = {"Sigmoid": 0, "ATan": 1}  # the surrogate shapes that the C++ knows
+SHAPE_CODES = {"Sigmoid": 0, "ATan": 1}  # of the surrogate shapes that the C++ knows
 
 # Bits of 1 in every dtype that spikes come in.
 ONES = {
@@ -52,9 +52,9 @@ def function(name: str, dtype: torch.dtype | None = None) -> Callable[..., Any]:
     try:
         return _functions[library, name, dtype]
     except KeyError:
-        found = getattr(library, f"{name}_{SUFFIX[dtype]}" if dtype else name)
-        found.argtypes, found.restype = _ARGUMENTS[name], _RESULTS.get(name)
-        return _functions.setdefault((library, name, dtype), found)
+        entry = getattr(library, f"{name}_{SUFFIX[dtype]}" if dtype else name)
+        entry.argtypes, entry.restype = _ARGUMENTS[name], _RESULTS.get(name)
+        return _functions.setdefault((library, name, dtype), entry)
 
 
 def pointer(tensor: Tensor | None) -> int | None:
@@ -79,14 +79,3 @@ def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> 
     _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
     _OPERATORS.impl(name, run, "CPU")  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]
-
-
-def runs_natively(x: Tensor, shape: str) -> bool:
-    """Whether the C++ takes this tensor and surrogate shape; a graph that leaves the process is made of torch only."""
-    return (
-        x.device.type == "cpu"
-        and x.is_floating_point()
-        and shape in SHAPES
-        and not torch.compiler.is_exporting()
-        and native.is_available()
-    )

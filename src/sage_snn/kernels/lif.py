@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .calls import SHAPES, SUFFIX, function, inverse, memory_order, pointer, register, runs_natively
+from .calls import SHAPE_CODES, SUFFIX, function, inverse, memory_order, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
+from .path import path
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,14 @@ class Membrane:
         return 0.0 if self.reset is None else self.reset
 
     @property
-    def constants(self) -> tuple[float, float, float | None, bool]:
+    def options(self) -> dict[str, Any]:
         """What the forward pass depends on, as operators take it."""
-        return self.tau, self.threshold, self.reset, self.decay_input
+        return {"tau": self.tau, "threshold": self.threshold, "reset": self.reset, "decay_input": self.decay_input}
+
+    @property
+    def arguments(self) -> tuple[float, float, float, bool, bool]:
+        """The same as the C++ takes it: tau, threshold, reset, whether it is hard, whether the input decays."""
+        return self.tau, self.threshold, self.reset or 0.0, self.reset is not None, self.decay_input
 
     def charge(self, current: Tensor, v: Tensor) -> Tensor:
         """Membrane before firing."""
@@ -120,7 +126,7 @@ class NativeLIF(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(currents, v)
         ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
-        return torch.ops.sage_snn.lif(currents, v, *membrane.constants)
+        return torch.ops.sage_snn.lif(currents, v, **membrane.options)
 
     @staticmethod
     @once_differentiable
@@ -131,8 +137,13 @@ class NativeLIF(torch.autograd.Function):
         currents, v = ctx.saved_tensors
         membrane: Membrane = ctx.membrane
         wants_slope = ctx.needs_input_grad[2]
-        options = (*membrane.constants, membrane.detach_reset, ctx.shape, wants_slope)
-        grads = torch.ops.sage_snn.lif_backward(grad_spikes, grad_last, currents, v, ctx.slope, *options)
+        grads = torch.ops.sage_snn.lif_backward(
+            *(grad_spikes, grad_last, currents, v, ctx.slope),
+            **membrane.options,
+            detach_reset=membrane.detach_reset,
+            shape=ctx.shape,
+            wants_slope=wants_slope,
+        )
         return grads[0], grads[1], grads[2] if wants_slope else None, None, None
 
 
@@ -149,7 +160,12 @@ def lif(
         return spikes, last
     if torch.is_grad_enabled() and (currents.requires_grad or v.requires_grad or slope.requires_grad):
         return NativeLIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportReturnType]
-    return torch.ops.sage_snn.lif(currents, v, *membrane.constants)
+    return torch.ops.sage_snn.lif(currents, v, **membrane.options)
+
+
+def runs_natively(x: Tensor, shape: str) -> bool:
+    """Whether the C++ takes this tensor and surrogate shape."""
+    return path(x) == "C++" and x.is_floating_point() and shape in SHAPE_CODES
 
 
 def require_slopes(slope: Tensor, times: int) -> None:
@@ -192,15 +208,13 @@ class _Layout:
         return (v, 0) if not any(v.stride()) else (self.flat(v, v.dtype), 1)
 
 
-def _lif(
-    currents: Tensor, v: Tensor, tau: float, threshold: float, reset: float | None, decay_input: bool
-) -> tuple[Tensor, Tensor]:
+def _lif(currents: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     layout = _Layout.of(currents)
     x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
     spikes, last = torch.empty_like(x), x.new_empty(x.shape[1:])
     function("sage_lif", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, spikes.data_ptr(), last.data_ptr(), len(x), v.numel()),
-        *(tau, threshold, reset or 0.0, reset is not None, decay_input, torch.get_num_threads()),
+        *(*Membrane(**options).arguments, torch.get_num_threads()),
     )
     return layout.back(spikes.to(currents.dtype)), layout.back(last)
 
@@ -211,14 +225,12 @@ def _lif_backward(
     currents: Tensor,
     v: Tensor,
     slope: Tensor,
-    tau: float,
-    threshold: float,
-    reset: float | None,
-    decay_input: bool,
-    detach_reset: bool,
+    *,
     shape: str,
     wants_slope: bool,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    membrane = Membrane(**options)
     layout = _Layout.of(currents)
     x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
     of_spikes, of_last = (None if g is None else layout.flat(g, v.dtype) for g in (grad_spikes, grad_last))
@@ -228,8 +240,7 @@ def _lif_backward(
     function("sage_lif_backward", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, pointer(of_spikes), pointer(of_last), slopes.data_ptr()),
         *(grad_x.data_ptr(), grad_v.data_ptr(), pointer(grad_slope), len(x), v.numel()),
-        *(tau, threshold, reset or 0.0, reset is not None, decay_input, detach_reset),
-        *(SHAPES[shape], torch.get_num_threads()),
+        *(*membrane.arguments, membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
     return layout.back(grad_x.to(currents.dtype)), layout.back(grad_v), slope_gradient(grad_slope, slope)
 
@@ -241,7 +252,7 @@ def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:
     return grads.to(slope.dtype) if slope.ndim else grads.sum().to(slope.dtype)
 
 
-def _fake_lif(currents: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _fake_lif(currents: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
     return _fake_pair(currents, v)
 
 
@@ -253,15 +264,15 @@ def _fake_pair(currents: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fake_lif_backward(
-    grad_spikes: Tensor | None, grad_last: Tensor | None, currents: Tensor, v: Tensor, slope: Tensor, *options: Any
+    grad_spikes: Tensor | None, grad_last: Tensor | None, currents: Tensor, v: Tensor, slope: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_slope = slope.new_empty(slope.shape if options[-1] else 0)
+    grad_slope = slope.new_empty(slope.shape if options["wants_slope"] else 0)
     return *_fake_pair(currents, v), grad_slope
 
 
-register(f"lif(Tensor currents, Tensor v, {MEMBRANE}) -> (Tensor, Tensor)", _lif, _fake_lif)
+register(f"lif(Tensor currents, Tensor v, *, {MEMBRANE}) -> (Tensor, Tensor)", _lif, _fake_lif)
 register(
-    "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, "
+    "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, *, "
     f"{BACKWARD}) -> (Tensor, Tensor, Tensor)",
     _lif_backward,
     _fake_lif_backward,

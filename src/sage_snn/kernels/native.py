@@ -57,6 +57,17 @@ def is_available() -> bool:
     return library() is not None
 
 
+@contextmanager
+def switched_off() -> Generator[None]:
+    """Inside, the pure-torch twins run."""
+    global _loaded
+    before, _loaded = _loaded, _Loaded(None, "switched off")
+    try:
+        yield
+    finally:
+        _loaded = before
+
+
 def forget() -> None:
     """Load anew on the next use: the environment has changed."""
     global _loaded

@@ -13,8 +13,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from .calls import SHAPES, function, pointer, register, runs_natively
-from .lif import BACKWARD, LIF, MEMBRANE, Membrane, require_slopes, slope_gradient, slope_values
+from .calls import SHAPE_CODES, function, pointer, register
+from .lif import BACKWARD, LIF, MEMBRANE, Membrane, require_slopes, runs_natively, slope_gradient, slope_values
 
 
 def batch_norm_lif(
@@ -76,12 +76,12 @@ def norm_lif(
         statistics = None, None
     else:
         statistics = running_mean, running_var
-    inputs, options = (x, weight, bias, *statistics), (times, eps)
+    inputs = x, weight, bias, *statistics
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias, slope)):
-        found: Any = NativeNormLIF.apply(*inputs, slope, membrane, shape, *options)
+        made: Any = NativeNormLIF.apply(*inputs, slope, membrane, shape, times, eps)
     else:
-        found = torch.ops.sage_snn.norm_lif(*inputs, *options, *membrane.constants)
-    spikes, mean, var = found
+        made = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **membrane.options)
+    spikes, mean, var = made
     if training and running_mean is not None and running_var is not None:
         values = x.numel() // x.shape[1]
         with torch.no_grad():
@@ -132,7 +132,7 @@ class NativeNormLIF(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """All of x's positions, all time steps."""
         inputs = (x, weight, bias, given_mean, given_var)
-        spikes, mean, var = torch.ops.sage_snn.norm_lif(*inputs, times, eps, *membrane.constants)
+        spikes, mean, var = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **membrane.options)
         ctx.mark_non_differentiable(mean, var)
         ctx.save_for_backward(x, weight, bias, mean, var)
         # On the context, not saved: a saved slope could not be written before backward.
@@ -149,9 +149,16 @@ class NativeNormLIF(torch.autograd.Function):
         x, weight, bias, mean, var = ctx.saved_tensors
         membrane: Membrane = ctx.membrane
         wants_slope = ctx.needs_input_grad[5]
-        options = (*membrane.constants, membrane.detach_reset, ctx.shape, wants_slope)
-        inputs = (grad_spikes, x, weight, bias, mean, var, ctx.slope, ctx.times, ctx.eps, ctx.training)
-        grads = torch.ops.sage_snn.norm_lif_backward(*inputs, *options)
+        grads = torch.ops.sage_snn.norm_lif_backward(
+            *(grad_spikes, x, weight, bias, mean, var, ctx.slope),
+            times=ctx.times,
+            eps=ctx.eps,
+            training=ctx.training,
+            **membrane.options,
+            detach_reset=membrane.detach_reset,
+            shape=ctx.shape,
+            wants_slope=wants_slope,
+        )
         return (
             grads[0],
             None if weight is None else grads[1].to(weight.dtype),
@@ -194,12 +201,10 @@ def _norm_lif(
     bias: Tensor | None,
     mean: Tensor | None,
     var: Tensor | None,
+    *,
     times: int,
     eps: float,
-    tau: float,
-    threshold: float,
-    reset: float | None,
-    decay_input: bool,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype, channels = _precision(x), x.shape[1]
     values, gain, offset = _values(x, dtype, _is_last(x)), _ready(weight, dtype), _ready(bias, dtype)
@@ -208,8 +213,8 @@ def _norm_lif(
     spikes = torch.empty_like(values)
     function("sage_norm_lif", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
-        *(spikes.data_ptr(), *_sizes(x, times), eps, mean is None, tau, threshold, reset or 0.0),
-        *(reset is not None, decay_input, torch.get_num_threads()),
+        *(spikes.data_ptr(), *_sizes(x, times), eps, mean is None),
+        *(*Membrane(**options).arguments, torch.get_num_threads()),
     )
     return spikes.to(x.dtype), used[0], used[1]
 
@@ -222,17 +227,15 @@ def _norm_lif_backward(
     mean: Tensor,
     var: Tensor,
     slope: Tensor,
+    *,
     times: int,
     eps: float,
     training: bool,
-    tau: float,
-    threshold: float,
-    reset: float | None,
-    decay_input: bool,
-    detach_reset: bool,
     shape: str,
     wants_slope: bool,
+    **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    membrane = Membrane(**options)
     dtype, channels, last = _precision(x), x.shape[1], _is_last(x)
     values, gain, offset = _values(x, dtype, last), _ready(weight, dtype), _ready(bias, dtype)
     of_spikes, slopes = _values(grad_spikes, dtype, last), slope_values(slope, times)
@@ -241,13 +244,13 @@ def _norm_lif_backward(
     function("sage_norm_lif_backward", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), mean.data_ptr(), var.data_ptr()),
         *(of_spikes.data_ptr(), slopes.data_ptr(), grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),
-        *(pointer(grad_slope), *_sizes(x, times), eps, training, tau, threshold, reset or 0.0, reset is not None),
-        *(decay_input, detach_reset, SHAPES[shape], torch.get_num_threads()),
+        *(pointer(grad_slope), *_sizes(x, times), eps, training),
+        *(*membrane.arguments, membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
     return grad_x.to(x.dtype), grad_weight, grad_bias, slope_gradient(grad_slope, slope)
 
 
-def _fake_norm_lif(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _fake_norm_lif(x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     dtype = _precision(x)
     return _like(x), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype)
 
@@ -257,21 +260,21 @@ def _like(x: Tensor) -> Tensor:
 
 
 def _fake_norm_lif_backward(
-    grad_spikes: Tensor, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, slope: Tensor, *options: Any
+    grad_spikes: Tensor, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, slope: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad_slope = slope.new_empty(slope.shape if options[-1] else 0)
+    grad_slope = slope.new_empty(slope.shape if options["wants_slope"] else 0)
     return _like(x), torch.empty_like(mean), torch.empty_like(mean), grad_slope
 
 
 register(
-    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, int times, float eps, "
+    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, *, int times, float eps, "
     f"{MEMBRANE}) -> (Tensor, Tensor, Tensor)",
     _norm_lif,
     _fake_norm_lif,
 )
 register(
     "norm_lif_backward(Tensor grad_spikes, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, "
-    f"Tensor slope, int times, float eps, bool training, {BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"Tensor slope, *, int times, float eps, bool training, {BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
     _norm_lif_backward,
     _fake_norm_lif_backward,
 )

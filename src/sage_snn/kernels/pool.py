@@ -6,27 +6,21 @@ x: (N, C, H, W) with channels last in memory. Backward needs one byte per output
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from . import native
 from .calls import SUFFIX, function, register
+from .path import path
 
 
-class SpikePool(nn.MaxPool2d):
-    """nn.MaxPool2d(3, stride=2, padding=1), by the kernel where it can run."""
-
-    def __init__(self) -> None:
-        super().__init__(3, stride=2, padding=1)
-
-    def forward(self, input: Tensor) -> Tensor:
-        """(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2), in the memory order of the input."""
-        if not input.numel() or not _runs_natively(input):
-            return F.max_pool2d(input, 3, stride=2, padding=1)
-        if torch.is_grad_enabled() and input.requires_grad:
-            return NativePool.apply(input)  # pyright: ignore[reportReturnType]
-        return torch.ops.sage_snn.pool(input)[0]
+def spike_pool(x: Tensor) -> Tensor:
+    """(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2), in the memory order of x."""
+    if not x.numel() or not _runs_natively(x):
+        return F.max_pool2d(x, 3, stride=2, padding=1)
+    if torch.is_grad_enabled() and x.requires_grad:
+        return NativePool.apply(x)  # pyright: ignore[reportReturnType]
+    return torch.ops.sage_snn.pool(x)[0]
 
 
 class NativePool(torch.autograd.Function):
@@ -50,13 +44,11 @@ class NativePool(torch.autograd.Function):
 
 def _runs_natively(x: Tensor) -> bool:
     return (
-        x.device.type == "cpu"
+        path(x) == "C++"
         and x.ndim == 4
         and x.dtype in SUFFIX
         and not x.is_contiguous()
         and x.is_contiguous(memory_format=torch.channels_last)
-        and not torch.compiler.is_exporting()
-        and native.is_available()
     )
 
 

@@ -38,9 +38,9 @@ def _part(name: str) -> str:
 def _official_name(name: str, form: str) -> str:
     module, _, tensor = name.rpartition(".")
     for pattern, theirs in _RULES:
-        found = re.fullmatch(pattern, module)
-        if found:
-            return theirs(*found.groups()).format(map="linear" if form == "cifar" else "conv") + f".{tensor}"
+        match = re.fullmatch(pattern, module)
+        if match:
+            return theirs(*match.groups()).format(map="linear" if form == "cifar" else "conv") + f".{tensor}"
     raise KeyError(name)
 
 

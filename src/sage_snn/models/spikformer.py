@@ -11,61 +11,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from spikingjelly.activation_based import functional, neuron
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ..kernels.bits import spikes_as_bits
-from ..kernels.pool import SpikePool
-from ..neurons import LIFNode
+from ..layers import NormLIF, SpikePool, StatelessLIF, TokenMap
 
 Form = Literal["cifar", "imagenet"]
 Neuron = Callable[..., nn.Module]
-StatelessLIF = partial(LIFNode, carry_state=False)
-
-
-class NormLIF(nn.Module):
-    """Synapse, batch normalisation and LIF: (T, B, C, ...) -> spikes (T, B, C', ...)."""
-
-    def __init__(self, synapse: nn.Module, norm: nn.Module, lif: nn.Module) -> None:
-        super().__init__()
-        self.synapse, self.norm, self.lif = synapse, norm, lif
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Spikes of all time steps."""
-        return self.fire(self.synapse(x.flatten(0, 1)), len(x))
-
-    def forward_static(self, x: Tensor, times: int) -> Tensor:
-        """The same for an input (B, C, ...) that does not change over time: its synapses work once."""
-        return self.fire(torch.cat([self.synapse(x)] * times), times)
-
-    def fire(self, currents: Tensor, times: int) -> Tensor:
-        """Spikes (T, B, C', ...) of the synapses' output (T*B, C', ...)."""
-        if self.why_not_fused(currents) is None:
-            return self.lif(currents.unflatten(0, (times, -1)), norm=self.norm)
-        # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        return self.lif(self.norm(currents.contiguous()).unflatten(0, (times, -1)))
-
-    def why_not_fused(self, x: Tensor | None = None) -> str | None:
-        """None if normalisation and neuron run in one kernel, else the reason."""
-        if not isinstance(self.lif, LIFNode):
-            return f"{type(self.lif).__name__} is not our node"
-        return self.lif.why_not_fused(self.norm, x)
 
 
 def _conv(inputs: int, outputs: int, lif: Neuron) -> NormLIF:
     return NormLIF(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), lif())
-
-
-class TokenMap(nn.Conv1d):
-    """A linear map of every token: a convolution of width 1, computed as one matrix product where channels lie last."""
-
-    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """(T*B, C, N) -> (T*B, C', N), in the memory order of x."""
-        if x.is_contiguous():
-            return super().forward(x)
-        return F.linear(x.transpose(1, 2), self.weight.squeeze(-1), self.bias).transpose(1, 2)
 
 
 def _dense(inputs: int, outputs: int, lif: Neuron, *, bias: bool = True) -> NormLIF:
@@ -180,9 +137,13 @@ class Spikformer(nn.Module):
         self.head = nn.Linear(dim, num_classes)
         self._initialise()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
-        return self.head(self.forward_features(x).mean(0))
+    def forward(self, x: Tensor, *, steps: bool = False) -> Tensor:
+        """Logits (B, classes), averaged over time; with `steps` those of every time step, (T, B, classes)."""
+        return self.forward_steps(x) if steps else self.head(self.forward_features(x).mean(0))
+
+    def forward_steps(self, x: Tensor) -> Tensor:
+        """Logits of every time step (T, B, classes); their mean is `model(x)` up to rounding."""
+        return self.head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Mean over tokens after the last block, (T, B, C)."""

@@ -6,18 +6,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..blocks import Block, block_nodes, find_blocks
+from ..control import Group, find_groups, group_nodes
 from .policy import BASE, Policy, device_of
 
 
 class Fixed(Policy):
     """The same slope for all block nodes and the whole training; 4 is what everybody uses."""
 
-    def __init__(self, model: nn.Module, slope: float = BASE, *, blocks: Sequence[Block] | None = None) -> None:
+    def __init__(self, model: nn.Module, slope: float = BASE, *, blocks: Sequence[Group] | None = None) -> None:
         if not slope > 0:
             raise ValueError(f"a slope must be positive, not {slope}")
-        blocks = find_blocks(model) if blocks is None else blocks
-        super().__init__(model, block_nodes(blocks, "block"), blocks)
+        groups = find_groups(model) if blocks is None else blocks
+        super().__init__(model, group_nodes(groups), groups)
         self._slope = slope
         self._nodes.hold(live=False, device=device_of(model))
         self._nodes.write(slope * torch.tensor(self._nodes.bases, dtype=torch.float64) / BASE)
@@ -25,7 +25,7 @@ class Fixed(Policy):
     @property
     def slopes(self) -> Tensor:
         """The given slope for each block."""
-        return torch.full((len(self.blocks),), self._slope, dtype=torch.float64)
+        return torch.full((len(self.groups),), self._slope, dtype=torch.float64)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore: the state must be of the same slope."""

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..blocks import Block, block_nodes, find_blocks, nodes_of, owners
+from ..control import Group, find_groups, group_nodes, nodes_of, owners
 from ..surrogate import LearntSlope, log_slope
 from .policy import BASE, Policy, device_of, ranks
 
@@ -25,17 +25,17 @@ class Learnable(Policy):
         per: Literal["network", "block", "layer", "time"] = "network",
         *,
         slope: float = BASE,
-        blocks: Sequence[Block] | None = None,
+        blocks: Sequence[Group] | None = None,
         time_steps: int | None = None,
     ) -> None:
         if per not in ("network", "block", "layer", "time"):
             raise ValueError(f"per must be 'network', 'block', 'layer' or 'time', not {per!r}")
-        blocks = find_blocks(model) if blocks is None else blocks
-        nodes = block_nodes(blocks, "block") if per == "block" else nodes_of(model)
+        groups = find_groups(model) if blocks is None else blocks
+        nodes = group_nodes(groups) if per == "block" else nodes_of(model)
         steps = (time_steps or _time_steps(model)) if per == "time" else None
-        count = {"network": 1, "time": 1, "block": len(blocks), "layer": len(nodes)}[per]
+        count = {"network": 1, "time": 1, "block": len(groups), "layer": len(nodes)}[per]
         parameters = [log_slope(slope, steps) for _ in range(count)]
-        super().__init__(model, nodes, blocks)
+        super().__init__(model, nodes, groups)
         try:
             self._nodes.require_shapes(every_step=per == "time")
         except ValueError:
@@ -45,7 +45,7 @@ class Learnable(Policy):
         self._parameters = [nn.Parameter(p.to(device_of(model))) for p in parameters]
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(_average_gradient)
-        owner = owners(blocks, nodes) if per == "block" else [i if per == "layer" else 0 for i in range(len(nodes))]
+        owner = owners(groups, nodes) if per == "block" else [i if per == "layer" else 0 for i in range(len(nodes))]
         self._of_node = [self._parameters[i] for i in owner]
         ratios = [base / BASE for base in self._nodes.bases]
         self._nodes.learn(LearntSlope(p, r) for p, r in zip(self._of_node, ratios, strict=True))
@@ -54,7 +54,7 @@ class Learnable(Policy):
     def slopes(self) -> Tensor:
         """Mean slope of each block's nodes."""
         of = {id(node): p for node, p in zip(self._nodes.nodes, self._of_node, strict=True)}
-        means = [torch.stack([of[id(n)].detach().exp().mean() for n in b.neurons]).mean() for b in self.blocks]
+        means = [torch.stack([of[id(n)].detach().exp().mean() for n in g.neurons]).mean() for g in self.groups]
         return torch.stack(means).double()
 
     def parameters(self) -> Iterator[nn.Parameter]:

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..blocks import Block, NodeSlopes, code_paths
+from ..compat import is_graphed
+from ..control import Group, NodeSlopes, code_paths
 
 BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
 VERSION = 1
@@ -20,11 +21,11 @@ _controlled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 class Policy:
     """A way to decide the slopes of a model during training."""
 
-    def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], blocks: Sequence[Block]) -> None:
+    def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], groups: Sequence[Group]) -> None:
         _refuse_captured(model)
-        if not blocks:
+        if not groups:
             raise ValueError("no blocks to control: leave blocks= out to have them found, or name at least one")
-        self.blocks = list(blocks)
+        self.groups = list(groups)
         self._model = weakref.ref(model)
         self._nodes = NodeSlopes(nodes)
         if any(node in _controlled for node in self._nodes.nodes):
@@ -34,6 +35,11 @@ class Policy:
         _controlled.update(self._nodes.nodes)
         self._is_attached = True
         self._nodes.restore()  # what a copied or unpickled model kept of its policy
+
+    @property
+    def blocks(self) -> list[Group]:
+        """The groups, by the name that they have in a transformer."""
+        return self.groups
 
     @property
     def slopes(self) -> Tensor:
@@ -50,8 +56,8 @@ class Policy:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs: numbers, names and tensors only."""
-        names = [block.name or f"block {i}" for i, block in enumerate(self.blocks)]
-        heads = [block.heads for block in self.blocks]
+        names = [group.name or f"block {i}" for i, group in enumerate(self.groups)]
+        heads = [group.width for group in self.groups]
         of = {"policy": type(self).__name__, "version": VERSION, "blocks": names, "heads": heads}
         return of | {"slopes": self.slopes}
 
@@ -71,7 +77,7 @@ class Policy:
         paths = [f"  {count} nodes {path}" for path, count in counts]
         model = self._model()
         paths += [f"  {line}" for line in code_paths(model)] if model is not None else []
-        return "\n".join([f"{type(self).__name__} on {len(self.blocks)} blocks", *paths])
+        return "\n".join([f"{type(self).__name__} on {len(self.groups)} blocks", *paths])
 
     def remove(self) -> None:
         """Give the model back exactly as it was; harmless the second time."""
@@ -106,7 +112,7 @@ def device_of(model: nn.Module) -> torch.device:
 
 def _refuse_captured(model: nn.Module) -> None:
     for module in model.modules():
-        if "graphed" in getattr(module.__dict__.get("forward"), "__qualname__", ""):
+        if is_graphed(module):
             raise RuntimeError(
                 "the model was captured in a CUDA graph, which has its slopes baked in; attach the policy first and "
                 "train without make_graphed_callables"

@@ -1,7 +1,8 @@
 """SAGE: slopes that follow the disagreement of attention heads."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from typing import Any, Literal
 
@@ -9,11 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..blocks import Block, Tap, block_nodes, find_blocks, nodes_of, owners
+from ..compat import precise
+from ..control import Group, Tap, group_nodes, nodes_of, owners
 from ..laws import DeadZoneTanh, Law
-from ..signals import SPREADS, HeadEntropy, Signal, Spread
+from ..signals import SPREADS, Signal, Spread
 from ..statistics import History, Statistics
 from .policy import BASE, Policy, device_of, ranks
+from .reading import DEFAULTS, SourceName, readable_groups
 
 
 class SAGE(Policy):
@@ -28,9 +31,11 @@ class SAGE(Policy):
         model: nn.Module,
         *,
         warmup_steps: int,  # Choice: decision 3
-        blocks: Sequence[Block] | None = None,
-        signal: Signal = HeadEntropy(temperature=0.25),  # noqa: B008 (frozen)  # Choice: decision 17
-        spread: str | Spread = "std",  # Choice: decision 7
+        blocks: Sequence[Group] | None = None,
+        groups: Sequence[Group] | None = None,
+        source: SourceName = "attention",
+        signal: Signal | None = None,  # Choice: decision 17
+        spread: str | Spread | None = None,  # Choice: decision 7
         statistics: Statistics = Statistics(decay=0.95),  # noqa: B008 (frozen)
         law: Law = DeadZoneTanh(),  # noqa: B008 (frozen)
         neurons: Literal["block", "attention", "all"] = "block",
@@ -40,35 +45,38 @@ class SAGE(Policy):
     ) -> None:
         if warmup_steps < 0 or every < 1:
             raise ValueError(f"warmup_steps must be >= 0 and every >= 1, not {warmup_steps} and {every}")
+        signal, spread = signal or DEFAULTS[source].signal, spread or DEFAULTS[source].spread
         if isinstance(spread, str) and spread not in SPREADS:
             raise ValueError(f"spread must be one of {', '.join(SPREADS)} or a callable (H,) -> (), not {spread!r}")
-        blocks = find_blocks(model) if blocks is None else list(blocks)
+        groups = readable_groups(model, blocks if groups is None else groups, source)
         device = device_of(model)
-        _check_law(law, torch.zeros(len(blocks), dtype=torch.float64, device=device))
+        exact = precise(device)
+        _check_law(law, torch.zeros(len(groups), dtype=exact, device=device))
         spread = SPREADS[spread] if isinstance(spread, str) else spread
-        _check_spread(spread, {block.heads for block in blocks})
-        nodes, owner = _nodes_and_owners(model, blocks, neurons)
-        if len(blocks) == 1 and statistics.center:
+        _check_spread(spread, {group.width for group in groups})
+        nodes, owner = _nodes_and_owners(model, groups, neurons)
+        if len(groups) == 1 and statistics.center:
             warnings.warn(
                 "one attention block only: centring over blocks makes every score zero, so the slope stays at its "
                 "base; pass statistics=Statistics(center=False)",
                 stacklevel=2,
             )
-        super().__init__(model, nodes, blocks)
+        super().__init__(model, nodes, groups)
         self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
         self.signal, self.statistics, self.law, self.neurons = signal, statistics, law, neurons
         self.spread = spread
         self._owner = torch.tensor(owner, device=device)
         # Choice: decision 13, relative to the base
-        self._ratios = torch.tensor(self._nodes.bases, dtype=torch.float64, device=device) / self._law_base
+        self._ratios = torch.tensor(self._nodes.bases, dtype=exact, device=device) / self._law_base
         self._steps = 0
-        self._history = History.start(len(blocks), device)
-        self._slopes = torch.full((len(blocks),), self._law_base, dtype=torch.float64, device=device)
+        self._history = History.start(len(groups), device)
+        self._slopes = torch.full((len(groups),), self._law_base, dtype=exact, device=device)
         self._dispersion, self._smoothed, self._zscores = torch.full(
-            (3, len(blocks)), torch.nan, device=device
-        ).double()
-        self._heads = [torch.full((block.heads,), torch.nan, dtype=torch.float64, device=device) for block in blocks]
+            (3, len(groups)), torch.nan, dtype=exact, device=device
+        )
+        self._readings = [torch.full((group.width,), torch.nan, dtype=exact, device=device) for group in groups]
         self._taps: list[Tap] = []
+        self._names = [group.name for group in groups for _ in group.sources]  # of each tap's group
         try:
             self._attach(device)
         except BaseException:
@@ -79,8 +87,8 @@ class SAGE(Policy):
         if self.same_step and not all(self._nodes.takes_tensor):
             raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
         self._nodes.hold(live=self.same_step, device=device)
-        for block in self.blocks:
-            self._taps.append(Tap(block, self.signal, device, give_up=self.remove))
+        for group in self.groups:
+            self._taps += [Tap(source, self.signal, device, give_up=self.remove) for source in group.sources]
 
     @property
     def slopes(self) -> Tensor:
@@ -103,9 +111,14 @@ class SAGE(Policy):
         return self._zscores.clone()
 
     @property
+    def readings(self) -> list[Tensor]:
+        """The signal of the last step, a tensor per group: (heads,) for attention, (nodes,) for firing."""
+        return [values.clone() for values in self._readings]
+
+    @property
     def head_entropy(self) -> list[Tensor]:
-        """The signal per head of the last step, a tensor (heads,) per block."""
-        return [values.clone() for values in self._heads]
+        """The readings, by the name that they have with the paper's signal."""
+        return self.readings
 
     @torch.no_grad()
     def step(self) -> None:
@@ -113,8 +126,8 @@ class SAGE(Policy):
         super().step()
         reading = self._steps % self.every == 0
         if reading:
-            self._heads = self._read()
-            self._control(torch.stack([self.spread(values) for values in self._heads]))
+            self._readings = self._read()
+            self._control(torch.stack([self.spread(values) for values in self._readings]))
         self._steps += 1
         if self.statistics.restart and self._steps == self.warmup_steps:  # be it a step that reads or not
             self._history = self._history.restarted()
@@ -122,15 +135,27 @@ class SAGE(Policy):
             tap.clear()
             tap.active = self._steps % self.every == 0
 
-    def _read(self) -> list[Tensor]:
-        """Signal per head and block, the mean over all rows of all micro-batches and ranks."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, forward passes are not read."""
+        active = [tap.active for tap in self._taps]
         for tap in self._taps:
-            if tap.block.read is not None:
-                tap.add(*tap.block.read(tap.block))
+            tap.active = False
+        try:
+            yield
+        finally:
+            for tap, was_active in zip(self._taps, active, strict=True):
+                tap.active = was_active
+
+    def _read(self) -> list[Tensor]:
+        """What the signal gave of each group, the mean over all rows of all micro-batches and ranks."""
+        for tap, name in zip(self._taps, self._names, strict=True):
+            if tap.source.read is not None:
+                tap.add(*tap.source.read())
             if tap.replayed_after_step and not self.same_step:
                 tap.replayed_after_step = False
                 warnings.warn(
-                    f"step() came between the forward pass and the checkpointed replay of block {tap.block.name}, "
+                    f"step() came between the forward pass and the checkpointed replay of block {name}, "
                     "which then ran with the new slope; call step() after backward()",
                     stacklevel=3,
                 )
@@ -144,8 +169,8 @@ class SAGE(Policy):
         sums = torch.cat([tap.sums.to(self._slopes.device) for tap in self._taps])
         if ranks() > 1 and not self.per_rank:
             dist.all_reduce(sums)
-        parts = sums.split([len(tap.sums) for tap in self._taps])
-        return [part[:-1] / part[-1] for part in parts]
+        means = [part[:-1] / part[-1] for part in sums.split([len(tap.sums) for tap in self._taps])]
+        return [torch.cat([means.pop(0) for _ in group.sources]) for group in self.groups]
 
     def _control(self, dispersion: Tensor) -> None:
         update = self._steps + 1
@@ -155,7 +180,7 @@ class SAGE(Policy):
         # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
         can_look = dispersion.device.type == "cpu" or update % 100 == 0
         if can_look and bad.any():
-            names = [self.blocks[i].name for i in bad.nonzero().flatten().tolist()]
+            names = [self.groups[i].name for i in bad.nonzero().flatten().tolist()]
             warnings.warn(f"the signal of {', '.join(map(str, names))} is not finite; its slope stays", stacklevel=3)
         # Same-step slopes act on this very step, next-step slopes on the one after: the warm-up ends accordingly.
         if update >= self.warmup_steps + self.same_step:
@@ -190,7 +215,7 @@ class SAGE(Policy):
         signal = getattr(self.signal, "state_dict", dict)()
         readings = {"dispersion": self.dispersion, "smoothed": self.smoothed, "zscores": self.zscores}
         history = {name: value.clone() for name, value in self._history._asdict().items()}
-        own = {"steps": self._steps, "history": history, "head_entropy": self.head_entropy, "signal": signal}
+        own = {"steps": self._steps, "history": history, "head_entropy": self.readings, "signal": signal}
         return super().state_dict() | {"settings": self._settings} | readings | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -207,7 +232,7 @@ class SAGE(Policy):
         self._slopes = state["slopes"].to(device, copy=True)
         self._dispersion, self._smoothed = state["dispersion"].to(device), state["smoothed"].to(device)
         self._zscores = state["zscores"].to(device)
-        self._heads = [values.to(device) for values in state["head_entropy"]]
+        self._readings = [values.to(device) for values in state["head_entropy"]]
         if state["signal"]:
             self.signal.load_state_dict(state["signal"])  # type: ignore[attr-defined]
         for tap in self._taps:
@@ -220,11 +245,11 @@ class SAGE(Policy):
         lines = [super().describe()]
         lines += [f"  signal {self.signal}, law {self.law}", f"  {self.statistics}"]
         lines += [f"  step {self._steps}, warm-up {self.warmup_steps}, every {self.every}"]
-        nodes = torch.bincount(self._owner, minlength=len(self.blocks)).tolist()
-        for i, block in enumerate(self.blocks):
-            source = "read()" if block.read else f"{type(block.query).__name__} {block.layout}"
+        nodes = torch.bincount(self._owner, minlength=len(self.groups)).tolist()
+        for i, group in enumerate(self.groups):
+            told = " and ".join(dict.fromkeys(map(str, group.sources)))
             lines.append(
-                f"  {block.name or i}: {block.heads} heads read from {source}, {nodes[i]} nodes, "
+                f"  {group.name or i}: {told}, {nodes[i]} nodes, "
                 f"slope {self._slopes[i]:.4f}, dispersion {self._dispersion[i]:.3g}, z {self._zscores[i]:+.3f}"
             )
         return "\n".join(lines)
@@ -236,10 +261,10 @@ class SAGE(Policy):
         super().remove()
 
 
-def _nodes_and_owners(model: nn.Module, blocks: Sequence[Block], neurons: str) -> tuple[list[nn.Module], list[int]]:
+def _nodes_and_owners(model: nn.Module, groups: Sequence[Group], neurons: str) -> tuple[list[nn.Module], list[int]]:
     """The nodes to control, and the index of the block that each follows."""
-    nodes = block_nodes(blocks, neurons)
-    owner = owners(blocks, nodes)
+    nodes = group_nodes(groups, neurons)
+    owner = owners(groups, nodes)
     if neurons == "all":  # Choice: decision 10, nodes outside the blocks follow the first block
         outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
         nodes, owner = outside + nodes, [0] * len(outside) + owner

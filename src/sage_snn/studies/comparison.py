@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from .labels import context_words, is_context
-from .reported import GAINS
+from .paper.reported import claimed_gain
 from .results import ResultError, field_columns
 
 CONFIDENCE = 0.95
@@ -19,7 +19,6 @@ RESAMPLES = 9999
 EXACT = 6  # values up to which all resamples are taken, n^n of them
 MOST_SEEDS = 100_000
 FEW = 20  # below about so many seeds a percentile bootstrap covers noticeably less than it says
-ABSTRACT_GAIN = 1.0  # the lower end of "1-2 %", for other data
 CAUTION = (
     f"with fewer than {FEW} seeds the bootstrap interval is too narrow (it resamples the few values that were seen): "
     "go by the t interval"
@@ -76,15 +75,17 @@ def paired(values: Sequence[float], baseline_values: Sequence[float], claimed_ga
     if not claimed_gain > 0:
         raise ResultError(f"the claimed gain must be positive, not {claimed_gain}")
     differences = np.asarray(values, dtype=np.float64) - np.asarray(baseline_values, dtype=np.float64)
-    found = estimate(list(differences))
+    difference = estimate(list(differences))
     broken = int(np.isnan(differences).sum())
     if broken:
-        words = f"not compared: {broken} of {found.n} seeds ended without a number (NaN)"
-        return Paired(found.n, NAN, NAN, NAN, NAN, NAN, None, words, "")
+        words = f"not compared: {broken} of {difference.n} seeds ended without a number (NaN)"
+        return Paired(difference.n, NAN, NAN, NAN, NAN, NAN, None, words, "")
     low, high = bootstrap(differences)
-    needed = seeds_needed(found.std, claimed_gain) if found.n > 1 else None
-    caution = CAUTION if 1 < found.n < FEW else ""
-    return Paired(found.n, found.mean, found.low, found.high, low, high, needed, in_words(found), caution)
+    needed = seeds_needed(difference.std, claimed_gain) if difference.n > 1 else None
+    caution = CAUTION if 1 < difference.n < FEW else ""
+    return Paired(
+        difference.n, difference.mean, difference.low, difference.high, low, high, needed, in_words(difference), caution
+    )
 
 
 def bootstrap(values: np.ndarray) -> tuple[float, float]:
@@ -138,11 +139,6 @@ def in_words(difference: Estimate) -> str:
     return f"lower by {_shown(-high)} to {_shown(-low)}"
 
 
-def claimed_gain(data: str) -> float:
-    """What the paper reports for these data, in points of top-1."""
-    return GAINS.get(data, ABSTRACT_GAIN)
-
-
 def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fixed") -> pd.DataFrame:
     """A row per data, T and label: the seeds' estimate, and the paired difference to the baseline of the same scene.
 
@@ -153,8 +149,8 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
     scene = scene_columns(table, metric)
     rows: list[dict[str, Any]] = []
     everything: Any = table
-    for place, group in everything.groupby([*scene, "label"], sort=False, dropna=False):
-        *where, label = place if isinstance(place, tuple) else (place,)
+    for keys, group in everything.groupby([*scene, "label"], sort=False, dropna=False):
+        *where, label = keys if isinstance(keys, tuple) else (keys,)
         values = dict(zip(scene, where, strict=True))
         others = everything[np.logical_and.reduce([_same(everything[key], value) for key, value in values.items()])]
         wanted = {baseline, " ".join([baseline, *context_words(values, scene[2:])])}
@@ -162,9 +158,9 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
         is_baseline = str(label) in wanted
         row = {"label": label, "is_baseline": is_baseline}
         rows.append(values | row | _compared(group, reference, metric, is_baseline))
-    found = pd.DataFrame(rows)
-    found["seeds_needed"] = found["seeds_needed"].astype("Int64")
-    return found
+    compared = pd.DataFrame(rows)
+    compared["seeds_needed"] = compared["seeds_needed"].astype("Int64")
+    return compared
 
 
 def scene_columns(table: pd.DataFrame, metric: str) -> list[str]:
@@ -184,22 +180,22 @@ def _compared(group: Any, reference: Any, metric: str, is_baseline: bool) -> dic
         words = "the baseline" if is_baseline else "no baseline run in the same setting"
         if row["missing"]:
             words += f"; {row['missing']} of {own.n} seeds ended without a number (NaN)"
-        found = Paired(0, NAN, NAN, NAN, NAN, NAN, None, words, "")
+        difference = Paired(0, NAN, NAN, NAN, NAN, NAN, None, words, "")
     else:
         common = mine.index.intersection(theirs.index)
         accuracy = metric.endswith("top1")
         gain = claimed_gain(str(group["data"].iloc[0])) if accuracy else float(theirs.abs().mean()) / 100
-        found = paired(list(mine[common]), list(theirs[common]), gain if gain > 0 else 1.0)
+        difference = paired(list(mine[common]), list(theirs[common]), gain if gain > 0 else 1.0)
     return row | {
-        "pairs": found.n,
-        "difference": found.mean,
-        "difference_low": found.low,
-        "difference_high": found.high,
-        "bootstrap_low": found.bootstrap_low,
-        "bootstrap_high": found.bootstrap_high,
-        "seeds_needed": found.seeds_needed,
-        "words": found.words,
-        "caution": found.caution,
+        "pairs": difference.n,
+        "difference": difference.mean,
+        "difference_low": difference.low,
+        "difference_high": difference.high,
+        "bootstrap_low": difference.bootstrap_low,
+        "bootstrap_high": difference.bootstrap_high,
+        "seeds_needed": difference.seeds_needed,
+        "words": difference.words,
+        "caution": difference.caution,
     }
 
 

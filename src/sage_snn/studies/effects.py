@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from .comparison import Paired, by_seed, claimed_gain, estimate, in_words, paired, scene_columns
+from .comparison import Paired, by_seed, estimate, in_words, paired, scene_columns
+from .paper.reported import claimed_gain
 
 Verdict = Literal["supported", "not supported", "not tested here"]
 
@@ -58,12 +59,12 @@ def is_higher(effect: Effect) -> Test:
 
 
 def plain(table: Any, kind: str) -> pd.Series:
-    """Rows of a policy as the paper has it: every field that it looks at is at the default."""
+    """Rows of a policy as the paper has it."""
     return (table["policy"] == kind) & _unusual_only(table, ())
 
 
 def with_policy(table: Any, field: str, holds: Sequence[bool]) -> pd.Series:
-    """Rows of sage in which this field is as asked, and all others are at their defaults."""
+    """Rows of sage in which this field is as asked, and all others are the paper's."""
     return (table["policy"] == "sage") & pd.Series(list(holds), index=table.index) & _unusual_only(table, (field,))
 
 
@@ -73,7 +74,7 @@ def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> li
         return []
     scene = scene_columns(table, metric)
     keys = table[scene].astype(str).agg(" | ".join, axis=1)
-    found: list[Effect] = []
+    differences: list[Effect] = []
     for _, rows in table.groupby(keys, sort=False):
         sides: list[Any] = [by_seed(rows[mask[rows.index]], metric) for mask in (mine, theirs)]
         left, right = sides
@@ -84,14 +85,14 @@ def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> li
         result = paired(list(left[seeds]), list(right[seeds]), claimed_gain(data))
         context = "".join(f", {name}={rows[name].iloc[0]}" for name in scene[2:])
         where = f"{data} T={time_steps}{context}"
-        found.append(Effect(where, result, data, time_steps, context, left[seeds] - right[seeds]))
-    return found
+        differences.append(Effect(where, result, data, time_steps, context, left[seeds] - right[seeds]))
+    return differences
 
 
 def effect_of(where: str, differences: Sequence[float]) -> Effect:
     """Of differences that were taken already."""
-    found, nan = estimate(differences), float("nan")
-    return Effect(where, Paired(found.n, found.mean, found.low, found.high, nan, nan, None, in_words(found), ""))
+    seen, nan = estimate(differences), float("nan")
+    return Effect(where, Paired(seen.n, seen.mean, seen.low, seen.high, nan, nan, None, in_words(seen), ""))
 
 
 def judge(text: str, tests: Sequence[Test], untested: str, figure: str | None, scale: str = "") -> Claim:

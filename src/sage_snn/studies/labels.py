@@ -3,15 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..training.recipe import PolicyConfig, Recipe
+from ..recipes.policies import POLICIES
+from ..recipes.recipe import FAMILIES, Recipe
 
 Fields = Mapping[str, Any]
 
 # Columns of their own in every table, so that a label need not repeat them.
 APART = ("data", "seed", "model.time_steps", "policy.kind")
-USED_BY = {"fixed": {"slope"}, "learnable": {"slope", "per"}}  # sage uses all but these
-DEFAULTS = PolicyConfig().model_dump(mode="json")
-SCHEDULE = ("kind", "warmup_epochs")  # when a policy acts depends on the length of a training, not on the method
 
 
 def varying(recipes: Iterable[Recipe]) -> list[str]:
@@ -33,45 +31,39 @@ def is_context(field: str) -> bool:
     return not field.startswith(("policy.", "observe."))
 
 
-def labels(recipes: Sequence[Recipe]) -> list[str]:
-    """A label per recipe, such as `sage gain=-0.5`; policy fields at their defaults are left out."""
-    fields = varying(recipes)
+def labels(recipes: Sequence[Recipe], fields: list[str]) -> list[str]:
+    """A label per recipe, such as `sage gain=-0.5`, from varying fields; defaults of the policy are left out."""
     return [" ".join([recipe.policy.kind, *_words(recipe, fields)]) for recipe in recipes]
 
 
 def context_words(values: Fields, fields: Iterable[str]) -> list[str]:
     """`depth=2`, `lr=0.001`: the words that a label has for fields outside the policy."""
     fields = list(fields)
-    return [f"{_short(key, fields)}={_value(values.get(key))}" for key in fields if is_context(key)]
+    chosen = (key for key in fields if is_context(key) and is_looked_at(key, values))
+    return [f"{_short(key, fields)}={_value(values.get(key))}" for key in chosen]
 
 
-def unusual(policy: PolicyConfig) -> tuple[str, ...]:
-    """Fields of the policy, as `policy.gain`, that it looks at and that are not the paper's."""
-    chosen = policy.model_dump(mode="json")
-    return tuple(
-        f"policy.{name}"
-        for name, value in chosen.items()
-        if name not in SCHEDULE and is_used(policy.kind, name) and value != DEFAULTS[name]
-    )
+def is_looked_at(key: str, values: Fields) -> bool:
+    """Does the kind that the values name (`policy.kind`) look at this field? Fields outside of families count."""
+    head, _, name = key.partition(".")
+    family = FAMILIES.get(head)
+    return family is None or not name or family.looks_at(str(values.get(f"{head}.{family.tag}")), name)
 
 
 def _words(recipe: Recipe, fields: list[str]) -> list[str]:
     identity, words = recipe.identity(), list[str]()
     for key in fields:
         name = key.removeprefix("policy.")
-        if key.startswith("policy.") and is_used(recipe.policy.kind, name) and identity[key] != DEFAULTS[name]:
+        if name != key and is_looked_at(key, identity) and identity[key] != POLICIES.defaults[name]:
             words.append(f"{_short(key, fields)}={_value(identity[key])}")
     return words + context_words(identity, fields)
 
 
-def is_used(kind: str, name: str) -> bool:
-    """Does a policy of this kind look at this field?"""
-    return name in USED_BY[kind] if kind in USED_BY else name not in ("slope", "per")
-
-
 def _short(key: str, fields: Sequence[str]) -> str:
-    """The last part of a dotted name, or all of it where two would read the same."""
-    last = key.rpartition(".")[2]
+    """The last part of a dotted name, or all of it where two would read the same; `loss` for `loss.kind`."""
+    head, _, last = key.rpartition(".")
+    if head in FAMILIES and last == FAMILIES[head].tag:
+        return head
     return last if sum(other.rpartition(".")[2] == last for other in fields) == 1 else key
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from .claims import claims
 from .comparison import compare
 from .figures import Figure, baseline_of, figures_of, save
 from .page.document import write_page
 from .page.findings import METRICS, claims_table, comparison_tables, reported, summary
 from .page.markup import tag
 from .page.material import facts_list, figure_section, recipe_section, runs_section
+from .paper.claims import claims
 from .results import ResultError, RunResult, table
 from .study import Planned, Study
 

@@ -13,16 +13,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
-from ..training import Recipe, RecipeError, RunError, RunFolder
-from ..training.recipe import parse_recipe
-from .labels import APART, labels, unusual, varying
+from ..recipes.fields import LOADER, RecipeError
+from ..recipes.recipe import Recipe, parse_recipe
+from ..runs.folder import RunError, RunFolder
+from .labels import APART, labels, varying
+from .paper.settings import unusual
 
 _COLUMNS = (
     *("folder", "data", "policy", "label", "time_steps", "seed", "last_top1", "best_top1", "seconds"),
     *("images_per_second", "step_ms", "peak_memory_mb", "parameters", "unusual"),
 )
 _SUMMARY = ("last_top1", "best_top1", "epochs", "parameters", "seconds", "peak_memory_mb")
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times faster, where libyaml is there
 
 
 class ResultError(RunError):
@@ -82,10 +83,10 @@ def table(runs: Sequence[RunResult], names: Mapping[str, str] | None = None) -> 
     recipes = [run.recipe for run in runs]
     fields, given = varying(recipes), names or {}
     rows = [
-        _row(run, given.get(run.folder.name, label), fields) for run, label in zip(runs, labels(recipes), strict=True)
+        _row(run, given.get(run.folder.name, label), fields)
+        for run, label in zip(runs, labels(recipes, fields), strict=True)
     ]
-    found = pd.DataFrame(rows)
-    return found.astype(dict.fromkeys(fields, object))
+    return pd.DataFrame(rows).astype(dict.fromkeys(fields, object))
 
 
 def field_columns(rows: pd.DataFrame) -> list[str]:
@@ -96,13 +97,13 @@ def field_columns(rows: pd.DataFrame) -> list[str]:
 def recipe_differences(runs: Sequence[RunResult]) -> dict[str, list[Any]]:
     """Dotted field -> its values, where runs of the same data differ in more than policy, T and seed."""
     fields = [key for key in varying(run.recipe for run in runs) if not key.startswith(("policy.", "observe."))]
-    found: dict[str, list[Any]] = {}
+    different: dict[str, list[Any]] = {}
     for key in fields:
         for run in runs:
             value = run.recipe.identity().get(key)
-            if value not in found.setdefault(key, []):
-                found[key].append(value)
-    return found
+            if value not in different.setdefault(key, []):
+                different[key].append(value)
+    return different
 
 
 def require_comparable(runs: Sequence[RunResult], asked: Iterable[str] = ()) -> None:
@@ -176,7 +177,7 @@ def _load(path: Path) -> RunResult:
 def _fields(path: Path) -> dict[str, Any]:
     file = path / "recipe.yaml"
     try:
-        fields = yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER)
+        fields = yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER)
     except FileNotFoundError:
         raise ResultError(f"{path} has no recipe.yaml, so it is not a run's; give the folder of a run") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -206,7 +207,7 @@ def _summary(folder: RunFolder, recipe: Recipe) -> dict[str, Any]:
 
 def _parts(folder: Path) -> pd.DataFrame | None:
     """The parts of all epochs under one another, with their epoch."""
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     for part in sorted(folder.glob("epoch-*.parquet")):
         try:
             with pq.ParquetFile(part) as file:
@@ -214,10 +215,10 @@ def _parts(folder: Path) -> pd.DataFrame | None:
         except (OSError, ValueError) as error:
             raise ResultError(f"{part} cannot be read ({error}); copy it again, or train it again") from None
         epoch = np.full(len(rows), int(part.stem.removeprefix("epoch-")))
-        found.append(rows.append_column("epoch", pa.array(epoch)))
-    if not found:
+        tables.append(rows.append_column("epoch", pa.array(epoch)))
+    if not tables:
         return None
-    joined = pa.concat_tables(found, promote_options="permissive")  # a column without a value has no type of its own
+    joined = pa.concat_tables(tables, promote_options="permissive")  # a column without a value has no type of its own
     # Lists stay Arrow's: pandas would make an object of each, which takes longer than to read them.
     return joined.to_pandas(types_mapper=lambda kind: pd.ArrowDtype(kind) if pa.types.is_list(kind) else None)
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..training import RunError, RunFolder
-from ..training.folder import write_atomically
+from ..runs.folder import RunError, RunFolder, write_atomically
 from .study import Planned, Study
 
 
@@ -58,10 +57,10 @@ class StudyState:
     def failures(self) -> dict[str, str]:
         """Key of a run -> why its last try failed."""
         try:
-            found = json.loads(self._failures.read_text(encoding="utf-8"))
+            failures = json.loads(self._failures.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        return {str(key): str(why) for key, why in found.items()} if isinstance(found, dict) else {}
+        return {str(key): str(why) for key, why in failures.items()} if isinstance(failures, dict) else {}
 
     def set_failure(self, planned: Planned, why: str | None) -> None:
         """Remember why a run failed, or that it no longer does."""
@@ -76,13 +75,13 @@ class StudyState:
     def attempts(self) -> list[dict[str, Any]]:
         """Every start of a run: key, host, pid, time."""
         lines = self._attempts.read_text(encoding="utf-8").splitlines() if self._attempts.is_file() else []
-        found: list[dict[str, Any]] = []
+        starts: list[dict[str, Any]] = []
         for line in lines:
             try:
-                found.append(json.loads(line))
+                starts.append(json.loads(line))
             except ValueError:  # torn by a crash
                 continue
-        return found
+        return starts
 
     def is_busy(self, planned: Planned) -> bool:
         """Is a process training this run right now? The system frees the lock of one that was killed."""

@@ -70,5 +70,5 @@ def _row(state: StudyState, planned: Planned, failure: str | None) -> Row:
         kind = "partly"
     top1 = None if summary is None else summary.get("last_top1")
     recipe = planned.recipe
-    place = (planned.key, planned.label, recipe.model.time_steps, recipe.seed)
-    return Row(*place, kind, epochs, recipe.total_epochs, top1, why)
+    names = (planned.key, planned.label, recipe.model.time_steps, recipe.seed)
+    return Row(*names, kind, epochs, recipe.total_epochs, top1, why)

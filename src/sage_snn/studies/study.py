@@ -6,15 +6,17 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ..training import Recipe, RecipeError, RunError, load_recipe
-from ..training.fields import explain, flat, nearest, parse_mapping
-from .labels import context_words, is_used, labels, varying
+from ..recipes.fields import RecipeError, explain, flat, nearest, parse_mapping, read_text, shipped_names
+from ..recipes.recipe import FAMILIES, Recipe, load_recipe, spelled_out
+from ..runs.folder import RunError
+from .labels import context_words, is_looked_at, labels, varying
 
 SHIPPED = resources.files("sage_snn.studies") / "shipped"
 
@@ -36,7 +38,7 @@ class Variant(_Part):
     @field_validator("settings")
     @classmethod
     def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return dict(flat(value))
+        return dict(flat(spelled_out(value)))
 
 
 class Comparing(_Part):
@@ -80,25 +82,33 @@ class Study(_Part):
     @field_validator("settings")
     @classmethod
     def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return dict(flat(value))
+        return dict(flat(spelled_out(value)))
 
     def runs(self, data_dir: str | Path | None = None) -> list[Planned]:
         """Every run, all of the first seed before any of the second, so that an early stop compares like with like."""
-        place = {} if data_dir is None else {"data_dir": str(data_dir)}
-        try:
-            base = load_recipe(self.recipe, self.settings | place)
-            points = _once([_Point(variant, point, base) for variant, point in self._points()], self.name)
-        except RecipeError as error:
-            raise StudyError(f"study {self.name}: {error}") from None
+        points = self._distinct(data_dir)
         for axis in self.axes:
             if not any(axis in point.used for point in points):
-                raise StudyError(f"study {self.name}: none of its policies looks at {axis}; remove that axis")
+                who = {"policy": "policies", "model": "models", "loss": "losses"}[axis.partition(".")[0]]
+                raise StudyError(f"study {self.name}: none of its {who} looks at {axis}; remove that axis")
         recipes = [point.recipe for point in points]
-        names, fields = labels(recipes), varying(recipes)
+        fields = varying(recipes)
         return [
             Planned(point.recipe, point.settings, point.key, point.label(fields) or name)
-            for point, name in zip(points, names, strict=True)
+            for point, name in zip(points, labels(recipes, fields), strict=True)
         ]
+
+    def count(self) -> int:
+        """How many runs there are, without the labels that take time."""
+        return len(self._distinct())
+
+    def _distinct(self, data_dir: str | Path | None = None) -> list["_Point"]:
+        here = {} if data_dir is None else {"data_dir": str(data_dir)}
+        try:
+            base = load_recipe(self.recipe, self.settings | here)
+            return _once([_Point(variant, point, base) for variant, point in self._points()], self.name)
+        except RecipeError as error:
+            raise StudyError(f"study {self.name}: {error}") from None
 
     def _points(self) -> Iterator[tuple[Variant, dict[str, Any]]]:
         seeds = self.axes.get("seed", [None])
@@ -111,11 +121,11 @@ class Study(_Part):
 
 
 class _Point:
-    """A place in the grid. What its policy does not look at is left out: a fixed slope is the same with any gain."""
+    """One point of the grid. What its policy does not look at is left out: a fixed slope is the same with any gain."""
 
     def __init__(self, variant: Variant, settings: dict[str, Any], base: Recipe) -> None:
-        kind = str(settings.get("policy.kind", base.policy.kind))
-        self.used = {key: value for key, value in settings.items() if _is_looked_at(kind, key)}
+        tags = {f"{name}.{family.tag}": getattr(getattr(base, name), family.tag) for name, family in FAMILIES.items()}
+        self.used = {key: value for key, value in settings.items() if is_looked_at(key, tags | settings)}
         self.variant, self.settings = variant, settings
         self.recipe = base.updated(self.used)
         self.key = run_key(self.recipe)
@@ -128,32 +138,32 @@ class _Point:
         return " ".join([self.variant.label, *context_words(self.recipe.identity(), apart)])
 
 
-def _is_looked_at(kind: str, key: str) -> bool:
-    name = key.removeprefix("policy.")
-    return name in (key, "kind") or is_used(kind, name)
-
-
 def run_key(recipe: Recipe) -> str:
     """The same for a recipe in every study; defaults are no part of it, so that new fields change no key."""
-    defaults = Recipe().identity()
+    defaults = _defaults()
     chosen = {key: value for key, value in recipe.identity().items() if value != defaults.get(key)}
     digest = hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()[:8]
     return f"{recipe.data}-{recipe.policy.kind}-t{recipe.model.time_steps}-s{recipe.seed}-{digest}"
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    return Recipe().identity()
+
+
 def shipped_studies() -> list[str]:
     """Names of the studies in the package."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in SHIPPED.iterdir() if entry.name.endswith(".yaml"))
+    return shipped_names(SHIPPED)
 
 
 def load_study(source: str | Path, settings: Mapping[str, Any] | None = None) -> Study:
     """A shipped name or a YAML file, with dotted settings on top of its own."""
-    text, stem, beside = _read(source)
-    fields = parse_mapping(text, source, "with `recipe:` and `axes:`; see `sage-snn study --help`", StudyError)
-    recipe = fields.get("recipe")
-    if beside is not None and isinstance(recipe, str) and (beside / recipe).is_file():
-        fields["recipe"] = str(beside / recipe)  # a recipe beside its study
-    return parse_study({"name": stem} | fields, str(source), settings)
+    return parse_study(_fields(source), str(source), settings)
+
+
+def shipped_study(name: str) -> Study:
+    """One that ships, which need not be checked run by run."""
+    return Study.model_validate(_fields(name))
 
 
 def parse_study(
@@ -166,15 +176,24 @@ def parse_study(
         problems = "\n".join(f"  {explain(problem, _kind_at)}" for problem in error.errors())
         raise StudyError(f"{source}:\n{problems}") from None
     if settings:
-        study = study.model_copy(update={"settings": study.settings | dict(flat(settings))})
+        study = study.model_copy(update={"settings": study.settings | dict(flat(spelled_out(settings)))})
     _check_fields(study, source)
     _check_baseline(study, source)
     return study
 
 
+def _fields(source: str | Path) -> dict[str, Any]:
+    text, stem, beside = read_text(source, SHIPPED, "study", StudyError)
+    fields = parse_mapping(text, source, "with `recipe:` and `axes:`; see `sage-snn study --help`", StudyError)
+    recipe = fields.get("recipe")
+    if beside is not None and isinstance(recipe, str) and (beside / recipe).is_file():
+        fields["recipe"] = str(beside / recipe)  # a recipe beside its study
+    return {"name": stem} | fields
+
+
 def recipe_fields() -> list[str]:
     """Dotted names that an axis may have."""
-    return list(Recipe().identity())
+    return list(_defaults())
 
 
 def _check_fields(study: Study, source: str) -> None:
@@ -217,20 +236,6 @@ def _once(points: list[_Point], name: str) -> list[_Point]:
                 "remove a value that stands twice, or a variant that changes nothing"
             )
     return list(seen.values())
-
-
-def _read(source: str | Path) -> tuple[str, str, Path | None]:
-    name, path = str(source), Path(source)
-    if name in shipped_studies():
-        return (SHIPPED / f"{name}.yaml").read_text(encoding="utf-8"), name, None
-    try:
-        return path.read_text(encoding="utf-8"), path.stem, path.parent
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        if path.suffix in (".yaml", ".yml") or path.exists():
-            raise StudyError(f"cannot read {source}: {error}") from None
-        known = shipped_studies()
-        hint = f"{nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
-        raise StudyError(f"no study {name!r}{hint}") from None
 
 
 def _kind_at(path: list[str]) -> type[BaseModel]:

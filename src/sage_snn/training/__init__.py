@@ -1,10 +1,14 @@
-"""Training: recipes as data, a loop that resumes to the same bits, and what a run leaves behind."""
+"""Training: a loop that resumes to the same bits, from a recipe to what a run leaves behind."""
 
-from .fields import RecipeError, parse_settings
-from .folder import RunError, RunFolder
-from .loop import InterruptedRunError
-from .recipe import Recipe, differences, load_recipe, shipped_recipes
-from .start import train
+from typing import TYPE_CHECKING
+
+from ..lazy import lazily
+
+if TYPE_CHECKING:
+    from ..recipes import Recipe, RecipeError, differences, load_recipe, parse_settings, shipped_recipes
+    from ..runs import RunError, RunFolder
+    from .loop import InterruptedRunError
+    from .start import train
 
 __all__ = [
     "InterruptedRunError",
@@ -18,3 +22,13 @@ __all__ = [
     "shipped_recipes",
     "train",
 ]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "..recipes": ("Recipe", "RecipeError", "differences", "load_recipe", "parse_settings", "shipped_recipes"),
+        "..runs": ("RunError", "RunFolder"),
+        ".loop": ("InterruptedRunError",),
+        ".start": ("train",),
+    },
+)

@@ -1,8 +1,5 @@
-"""From a recipe to the things that train: model, policy, optimizer, schedule."""
+"""From a recipe to what moves the weights: optimizer and schedule."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -10,69 +7,8 @@ from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImpor
 from timm.scheduler.cosine_lr import CosineLRScheduler
 from torch import nn
 
-from ..laws import DeadZoneTanh
-from ..models import spikformer
-from ..policies import SAGE, Fixed, Learnable, Policy
-from ..signals import Constant, HeadEntropy, HeadGini, Random, Signal
-from ..statistics import Statistics
-from .fields import RecipeError
-from .recipe import ModelConfig, PolicyConfig, Recipe
-
-MODELS = {"spikformer": spikformer}
-
-
-def build_model(config: ModelConfig, *, classes: int, size: int, channels: int) -> nn.Module:
-    """The network for images of this size."""
-    sizes = config.model_dump(exclude={"name"})
-    with _blaming("model"):
-        return MODELS[config.name](**sizes, num_classes=classes, image_size=size, in_channels=channels)
-
-
-def build_signal(config: PolicyConfig, seed: int) -> Signal:
-    """What SAGE reads."""
-    return {
-        "entropy": lambda: HeadEntropy(config.temperature),
-        "gini": lambda: HeadGini(config.temperature),
-        "random": lambda: Random(seed),
-        "constant": Constant,
-    }[config.signal]()
-
-
-def build_policy(config: PolicyConfig, model: nn.Module, steps_per_epoch: int, seed: int) -> Policy:
-    """Attach the policy to the model."""
-    with _blaming("policy"):
-        return _build_policy(config, model, steps_per_epoch, seed)
-
-
-def _build_policy(config: PolicyConfig, model: nn.Module, steps_per_epoch: int, seed: int) -> Policy:
-    if config.kind == "fixed":
-        return Fixed(model, config.slope)
-    if config.kind == "learnable":
-        return Learnable(model, config.per, slope=config.slope)
-    return SAGE(
-        model,
-        warmup_steps=round(config.warmup_epochs * steps_per_epoch),
-        signal=build_signal(config, seed),
-        spread=config.spread,
-        statistics=Statistics(**_chosen(Statistics, config)),
-        law=DeadZoneTanh(**_chosen(DeadZoneTanh, config)),
-        neurons=config.neurons,
-        every=config.every,
-    )
-
-
-@contextmanager
-def _blaming(part: str) -> Iterator[None]:
-    """What only shows when the data is known is still a mistake of the recipe."""
-    try:
-        yield
-    except ValueError as error:
-        raise RecipeError(f"{part}: {error}; change it in the recipe, or with --set {part}.FIELD=VALUE") from None
-
-
-def _chosen(kind: type, config: PolicyConfig) -> dict[str, Any]:
-    """The fields of a dataclass that the recipe has under the same name."""
-    return {field.name: getattr(config, field.name) for field in fields(kind) if hasattr(config, field.name)}
+from ..policies import Policy
+from ..recipes.recipe import Recipe
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.optim.Optimizer:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from lightning.fabric import Fabric
 
-from .folder import RunError
-from .recipe import Recipe
+from ..recipes.recipe import Recipe
+from ..runs.folder import RunError
 
 _PRECISION = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..blocks import watching
-from .folder import RunError
+from ..control import watching
+from ..runs.folder import RunError
 
 if TYPE_CHECKING:
     from .loop import Training
@@ -47,13 +47,13 @@ def _part(name: str) -> str:
 
 
 def _first_non_finite_output(network: nn.Module, images: Tensor) -> str | None:
-    found: list[str] = []
+    broken: list[str] = []
 
     def look(name: str, output: Any) -> None:
-        if isinstance(output, Tensor) and not found and not output.isfinite().all():
-            found.append(name)
+        if isinstance(output, Tensor) and not broken and not output.isfinite().all():
+            broken.append(name)
 
     leaves = ((module, partial(look, name)) for name, module in network.named_modules() if not any(module.children()))
     with torch.no_grad(), watching(leaves):
         network(images)
-    return found[0] if found else None
+    return broken[0] if broken else None

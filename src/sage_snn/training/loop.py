@@ -7,26 +7,25 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor
 
 from ..data import Batch, Loader, erased, load_data, mix, test_transform, train_transform
 from ..data.randomness import digest
-from .applied import facts
-from .builders import build_model, build_optimizer, build_policy, build_schedule
-from .checkpoint import load_checkpoint, save_checkpoint
-from .devices import peak_memory_mb, refusing_to_wait
+from ..recipes.recipe import Recipe
+from ..runs.applied import facts
+from ..runs.checkpoint import load_checkpoint, save_checkpoint
+from ..runs.evaluation import evaluate, firing_rates
+from ..runs.folder import RunError, RunFolder, refusing_to_lose, write_atomically
+from ..runs.weights import load_first_weights
+from .builders import build_optimizer, build_schedule
+from .devices import applied_precision, peak_memory_mb, refusing_to_wait
 from .display import Display
-from .evaluation import evaluate, firing_rates
 from .failure import NonFiniteError, explain, has_finite_gradients
-from .folder import RunError, RunFolder, refusing_to_lose, write_atomically
 from .observer import Observer
-from .recipe import Recipe
 from .recorder import Curves, Recorder
 from .stopping import StopRequest, stopping_politely
-from .weights import load_first_weights
 
 
 class InterruptedRunError(RunError):
@@ -51,12 +50,12 @@ class Training:
             per_class=recipe.per_class,
         )
         self._build_loaders()
-        self.network = build_model(recipe.model, **self.data.shape)
+        self.network, self.loss = recipe.model.build(**self.data.shape), recipe.loss.build()
         state = load_checkpoint(folder.checkpoints, set_aside=fabric.is_global_zero)
         if state is None:
             load_first_weights(self.network, recipe)
         self.network.to(fabric.device)
-        self.policy = build_policy(recipe.policy, self.network, self.steps_per_epoch, recipe.seed)
+        self.policy = recipe.policy.build(self.network, self.steps_per_epoch, recipe.seed)
         optimizer = build_optimizer(recipe, self.network, self.policy)
         self.schedule = build_schedule(recipe, optimizer)
         self.model, self.optimizer = fabric.setup(self.network, optimizer)
@@ -72,11 +71,12 @@ class Training:
 
     def run(self) -> dict[str, Any]:
         """Train from where the checkpoint stands to the end."""
+        applied = facts(self, applied_precision(self.recipe))
         if self.fabric.is_global_zero:
-            self.folder.write_recipe(self.recipe, facts(self))
+            self.folder.write_recipe(self.recipe, applied)
         metrics: dict[str, Any] = {}
         with self.display, stopping_politely() as stop, self._curves() as curves:
-            self.display.say(f"{self.folder.path}: {', '.join(facts(self)['in short'])}")
+            self.display.say(f"{self.folder.path}: {', '.join(applied['in short'])}")
             while self.epoch < self.recipe.total_epochs:
                 with refusing_to_wait(self.fabric.world_size):
                     self._train_epoch(stop)
@@ -117,7 +117,8 @@ class Training:
             images, targets = mix(images, labels, len(self.data.classes), recipe.augmentation, self.epoch, seed)
             images = erased(images, batch.indices, recipe.augmentation.erasing, recipe.seed, self.epoch)
             with self._synchronised(micro == recipe.accumulate - 1):
-                partial = F.cross_entropy(self.model(images).float(), targets) / recipe.accumulate
+                logits = self.model(images, steps=True) if self.loss.needs_steps else self.model(images)[None]
+                partial = self.loss(logits.float(), targets) / recipe.accumulate
                 self.fabric.backward(partial)
             loss += partial.item()
             indices += batch.indices.tolist()
@@ -217,13 +218,11 @@ class Training:
         share = ranks * recipe.accumulate
         if recipe.batch_size % share:
             raise RunError(f"batch_size {recipe.batch_size} must be a multiple of ranks x accumulate = {share}")
-        place: dict[str, Any] = {"rank": self.fabric.global_rank, "ranks": ranks, "workers": recipe.workers}
+        rank: dict[str, Any] = {"rank": self.fabric.global_rank, "ranks": ranks, "workers": recipe.workers}
         transform = train_transform(recipe.augmentation, self.data)
         options: dict[str, Any] = {"seed": recipe.seed, "shuffle": True, "drop_last": True}
-        self.train_loader = Loader(self.data.train, transform, recipe.batch_size // share, **options, **place)
-        self.test_loader = Loader(
-            self.data.test, test_transform(self.data), max(1, recipe.batch_size // ranks), **place
-        )
+        self.train_loader = Loader(self.data.train, transform, recipe.batch_size // share, **options, **rank)
+        self.test_loader = Loader(self.data.test, test_transform(self.data), max(1, recipe.batch_size // ranks), **rank)
         whole = len(self.train_loader) // recipe.accumulate
         if whole == 0:
             raise RunError(f"{len(self.data.train)} training images do not fill one step of {recipe.batch_size}")

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..blocks import Tap, find_blocks
+from ..control import Tap, find_blocks
 from ..policies.policy import ranks
 from ..signals import HeadStatistics
 
@@ -19,7 +19,8 @@ class Observer:
     def __init__(self, folder: Path, network: nn.Module, temperatures: tuple[float, ...], device: torch.device) -> None:
         self.folder, self.temperatures = folder, temperatures
         signal, blocks = HeadStatistics(temperatures), find_blocks(network) if temperatures else []
-        self._taps = [Tap(block, signal, device, per_head=2 * len(temperatures)) for block in blocks]
+        sources, times = [source for block in blocks for source in block.sources], 2 * len(temperatures)
+        self._taps = [Tap(source, signal, device, times=times) for source in sources]
         self._rows: list[tuple[int, list[Tensor]]] = []
 
     def record(self, step: int) -> None:

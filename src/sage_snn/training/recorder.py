@@ -7,7 +7,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ..policies import SAGE, Policy
+from ..policies import Policy
+
+# Column -> what a policy calls it; a policy that reads nothing has slopes only.
+_MEASURES = {"slope": "slopes", "dispersion": "dispersion", "zscore": "zscores"}
 
 
 class Recorder:
@@ -19,12 +22,9 @@ class Recorder:
 
     def record(self, step: int) -> None:
         """Remember the state of the policy after this step; nothing is copied to the host yet."""
-        values = {"slope": self.policy.slopes}
-        heads: list[Tensor] = []
-        if isinstance(self.policy, SAGE):
-            values |= {"dispersion": self.policy.dispersion, "zscore": self.policy.zscores}
-            heads = self.policy.head_entropy
-        self._rows.append((step, values, heads))
+        told = {column: getattr(self.policy, name, None) for column, name in _MEASURES.items()}
+        values = {column: value for column, value in told.items() if value is not None}
+        self._rows.append((step, values, getattr(self.policy, "readings", [])))
 
     def table(self) -> pd.DataFrame:
         """Columns step, block, slope, dispersion, zscore, entropy (a list per head)."""

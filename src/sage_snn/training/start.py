@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ..kernels.memory import keep_freed_memory
-from .checkpoint import has_checkpoint
+from ..recipes.recipe import Recipe, load_recipe
+from ..runs.checkpoint import has_checkpoint
+from ..runs.folder import RunError, RunFolder
+from ..runs.weights import find_weights
 from .devices import build_fabric
 from .display import Display
-from .folder import RunError, RunFolder
 from .loop import Training
-from .recipe import Recipe, load_recipe
-from .weights import find_weights
 
 
 def train(

@@ -12,7 +12,7 @@ from .blocks import block_figures
 from .figure import Figure, save
 from .firing import firing_figures
 from .overhead import overhead_figures
-from .style import POLICIES, label_order
+from .style import label_order
 from .temperature import temperature_figures
 from .tidy import members
 
@@ -29,21 +29,21 @@ def figures_of(
     if not runs:
         return []
     rows = table(runs, names)
-    found = members(runs, rows)
+    listed = members(runs, rows)
     return [
-        *accuracy_figures(found, rows, baseline or baseline_of(rows)),
-        *block_figures(found),
-        *firing_figures(found),
-        *temperature_figures(found),
-        *overhead_figures(found),
+        *accuracy_figures(listed, rows, baseline or baseline_of(rows)),
+        *block_figures(listed),
+        *firing_figures(listed),
+        *temperature_figures(listed),
+        *overhead_figures(listed),
     ]
 
 
 def baseline_of(rows: pd.DataFrame) -> str:
     """The label, its setting left out, that others are compared with unless somebody says: fixed, or else the first."""
     context = [name for name in field_columns(rows) if is_context(name)]
-    found = {str(row["label"]).removesuffix(" ".join(["", *context_words(row, context)])) for row in _records(rows)}
-    return POLICIES[0] if POLICIES[0] in found else min(found, key=label_order)
+    plain = {str(row["label"]).removesuffix(" ".join(["", *context_words(row, context)])) for row in _records(rows)}
+    return min(plain, key=label_order)
 
 
 def _records(rows: Any) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@
 import numpy as np
 import pandas as pd
 
+from ...recipes.policies import POLICIES
 from ..comparison import compare
 from ..labels import context_words, is_context
 from ..results import field_columns
@@ -18,21 +19,21 @@ from .tidy import POINTS, Member, band, groups
 DOTS = "A dot is a seed, a whisker the 95 % interval of the mean (Student's t; none for a single seed)."
 
 
-def accuracy_figures(found: list[Member], rows: pd.DataFrame, baseline: str) -> list[Figure]:
+def accuracy_figures(members: list[Member], rows: pd.DataFrame, baseline: str) -> list[Figure]:
     """All figures of this family whose data exists; `rows` is the table of the runs."""
     comparison = compare(rows, "last_top1", baseline).set_index(["data", "time_steps", "label"])
     made = [
-        accuracy_bars(found, comparison),
-        differences(found, rows, comparison, baseline),
-        accuracy_curves(found),
-        sensitivity(found, comparison),
+        accuracy_bars(members, comparison),
+        differences(members, rows, comparison, baseline),
+        accuracy_curves(members),
+        sensitivity(members, comparison),
     ]
     return [figure for figure in made if figure is not None]
 
 
-def accuracy_bars(found: list[Member], comparison: pd.DataFrame) -> Figure | None:
+def accuracy_bars(members: list[Member], comparison: pd.DataFrame) -> Figure | None:
     """Last-epoch accuracy per time steps and label, with a dot per seed."""
-    data = _accuracies(found, comparison, ["mean", "low", "high"])
+    data = _accuracies(members, comparison, ["mean", "low", "high"])
     if data.empty:
         return None
     drawing = Bars("time_steps", "label", "time steps T", "test top-1, last epoch (%)", "data", from_zero=False)
@@ -40,9 +41,9 @@ def accuracy_bars(found: list[Member], comparison: pd.DataFrame) -> Figure | Non
     return Figure("accuracy", "Accuracy per time steps and policy", caption, data, drawing)
 
 
-def differences(found: list[Member], rows: pd.DataFrame, comparison: pd.DataFrame, baseline: str) -> Figure | None:
+def differences(members: list[Member], rows: pd.DataFrame, comparison: pd.DataFrame, baseline: str) -> Figure | None:
     """Paired difference to the baseline, seed by seed."""
-    data = _accuracies(found, comparison, ["difference", "difference_low", "difference_high"])
+    data = _accuracies(members, comparison, ["difference", "difference_low", "difference_high"])
     reference = _references(rows, baseline)
     keys = zip(data["data"], data["time_steps"], data["label"], data["seed"], strict=True)
     data["value"] = data["value"] - [reference.get(key, np.nan) for key in keys]
@@ -55,10 +56,10 @@ def differences(found: list[Member], rows: pd.DataFrame, comparison: pd.DataFram
     return Figure("difference", f"Paired difference of accuracy to {baseline}", caption, data, drawing)
 
 
-def accuracy_curves(found: list[Member]) -> Figure | None:
+def accuracy_curves(members: list[Member]) -> Figure | None:
     """Test accuracy over epochs, mean over seeds with the range of the seeds."""
     parts: list[pd.DataFrame] = []
-    for group in groups(found):
+    for group in groups(members):
         tables = [m.run.metrics.assign(seed=m.seed) for m in group.members if "test_top1" in m.run.metrics]
         if not tables:
             continue
@@ -77,9 +78,9 @@ def accuracy_curves(found: list[Member]) -> Figure | None:
     return Figure("curves", "Accuracy over training", caption, data, drawing)
 
 
-def sensitivity(found: list[Member], comparison: pd.DataFrame) -> Figure | None:
+def sensitivity(members: list[Member], comparison: pd.DataFrame) -> Figure | None:
     """Accuracy against the slope of runs whose slope is fixed."""
-    fixed = [m for m in found if m.run.recipe.policy.kind == "fixed"]
+    fixed = [m for m in members if m.run.recipe.policy.kind == "fixed"]
     data = _accuracies(fixed, comparison, ["mean", "low", "high"])
     data["panel"] = [f"{name}, T = {steps}" for name, steps in zip(data["data"], data["time_steps"], strict=True)]
     data["series"] = data["label"].map(_setting)
@@ -105,19 +106,20 @@ def _setting(label: str) -> str:
     return " ".join(words) or "mean over seeds"
 
 
-def _accuracies(found: list[Member], comparison: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+def _accuracies(members: list[Member], comparison: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     """A row per seed with the interval of its group beside it."""
     known = comparison.loc[~comparison.index.duplicated(), columns].set_axis(["mean", "low", "high"], axis=1)
     intervals = known.to_dict("index")
     rows: list[dict[str, object]] = []
-    for m in found:
+    for m in members:
         value, interval = m.run.summary.get("last_top1"), intervals[(m.data, m.time_steps, m.label)]
         if value is None or not np.isfinite(value):
             continue
-        place = {"data": m.data, "time_steps": m.time_steps, "label": m.label, "seed": m.seed}
-        rows.append(place | {"slope": m.run.recipe.policy.slope, "value": value} | interval)
-    names = ["data", "time_steps", "label", "seed", "slope", "value", "mean", "low", "high"]
-    data = pd.DataFrame(rows, columns=names)
+        names = {"data": m.data, "time_steps": m.time_steps, "label": m.label, "seed": m.seed}
+        slope = POLICIES.fields(m.run.recipe.policy)["slope"]
+        rows.append(names | {"slope": slope, "value": value} | interval)
+    columns = ["data", "time_steps", "label", "seed", "slope", "value", "mean", "low", "high"]
+    data = pd.DataFrame(rows, columns=columns)
     order = data["label"].map(label_order)
     data = data.assign(order=order).sort_values(["data", "time_steps", "order", "seed"])
     return data.drop(columns="order").reset_index(drop=True)
@@ -127,11 +129,11 @@ def _references(rows: pd.DataFrame, baseline: str) -> dict[tuple[str, int, str, 
     """(data, T, label, seed) -> accuracy of the baseline's run of that seed in its scene, paired as in `compare`."""
     context = [name for name in field_columns(rows) if is_context(name)]
     scene = ["data", "time_steps", *context, "seed"]
-    found: dict[tuple[str, int, str, int], float] = {}
+    accuracies: dict[tuple[str, int, str, int], float] = {}
     for _, same in rows.groupby(scene, sort=False, dropna=False):
         wanted = {baseline, " ".join([baseline, *context_words(same.iloc[0].to_dict(), context)])}
         reference = same[same["label"].isin(wanted)]
         for row in same[~same["label"].isin(wanted)].to_dict("records") if len(reference) else []:
             key = (row["data"], row["time_steps"], row["label"], row["seed"])
-            found[key] = float(reference["last_top1"].iloc[0])
-    return found
+            accuracies[key] = float(reference["last_top1"].iloc[0])
+    return accuracies

@@ -6,6 +6,7 @@
 import numpy as np
 import pandas as pd
 
+from ...recipes.policies import POLICIES
 from ..results import blocks_of, heads_of
 from .bars import Bars
 from .figure import Figure
@@ -17,14 +18,14 @@ DEAD = 1 - 1e-6  # without a spike all scores are equal and the entropy is 1, up
 MEASURES = {"slope": "slope", "dispersion": "dispersion over heads", "zscore": "centred score z"}
 
 
-def block_figures(found: list[Member]) -> list[Figure]:
+def block_figures(members: list[Member]) -> list[Figure]:
     """All figures of this family whose data exists."""
-    return [*slopes(found), *head_maps(found), *dead_heads(found)]
+    return [*slopes(members), *head_maps(members), *dead_heads(members)]
 
 
-def slopes(found: list[Member]) -> list[Figure]:
+def slopes(members: list[Member]) -> list[Figure]:
     """Slope, dispersion and score of each block over training, a figure per label whose slopes move."""
-    tables = {group: _slope_table(group) for group in typical(found)}
+    tables = {group: _slope_table(group) for group in typical(members)}
     moving = [group for group, data in tables.items() if not data.empty][:MOST]
     made: list[Figure] = []
     for group in moving:
@@ -48,9 +49,9 @@ def slopes(found: list[Member]) -> list[Figure]:
     return made
 
 
-def head_maps(found: list[Member]) -> list[Figure]:
+def head_maps(members: list[Member]) -> list[Figure]:
     """How much each head's entropy moves within an epoch, a figure per label that recorded it."""
-    tables = {group: _head_table(group.members[0]) for group in typical(found)}
+    tables = {group: _head_table(group.members[0]) for group in typical(members)}
     recorded = [group for group, data in tables.items() if not data.empty][:MOST]
     made: list[Figure] = []
     for group in recorded:
@@ -68,10 +69,10 @@ def head_maps(found: list[Member]) -> list[Figure]:
     return made
 
 
-def dead_heads(found: list[Member]) -> list[Figure]:
+def dead_heads(members: list[Member]) -> list[Figure]:
     """Heads that never attend to anything in the last epoch, if there are any."""
     rows: list[dict[str, object]] = []
-    for group in typical(found):
+    for group in typical(members):
         counts: dict[str, list[tuple[int, int]]] = {}
         for member in group.members:
             last = _head_table(member, last_only=True)
@@ -79,9 +80,9 @@ def dead_heads(found: list[Member]) -> list[Figure]:
                 counts.setdefault(str(block), []).append((member.seed, int(dead)))
         for block, pairs in counts.items():
             mean = float(np.mean([dead for _, dead in pairs]))
-            place = {"data": group.data, "label": group.label, "block": block, "mean": mean}
+            names = {"data": group.data, "label": group.label, "block": block, "mean": mean}
             blank = {"low": np.nan, "high": np.nan}
-            rows += [place | {"seed": seed, "value": dead} | blank for seed, dead in pairs]
+            rows += [names | {"seed": seed, "value": dead} | blank for seed, dead in pairs]
     data = pd.DataFrame(rows, columns=["data", "label", "block", "seed", "value", "mean", "low", "high"])
     if not (data["value"] > 0).any():
         return []
@@ -98,7 +99,8 @@ def head_entropy(member: Member) -> pd.DataFrame:
     observed = member.observations
     if observed is None:
         return _with_entropy(None)
-    nearest = min(observed["temperature"].unique(), key=lambda t: abs(t - policy.temperature))
+    temperature = POLICIES.fields(policy)["temperature"]
+    nearest = min(observed["temperature"].unique(), key=lambda t: abs(t - temperature))
     return _with_entropy(observed[observed["temperature"] == nearest])
 
 

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...recipes.policies import POLICIES
+
 # Okabe and Ito's palette without black and yellow, each of which vanishes on one of the two backgrounds.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 # Five dashes beside six colours: the pair repeats after thirty series only.
 DASHES = (("solid", "-"), ("dash", "--"), ("dot", ":"), ("dashdot", "-."), ("longdash", (0, (9, 3))))
 MARKERS = (("circle", "o"), ("square", "s"), ("diamond", "D"), ("triangle-up", "^"), ("x", "X"), ("star", "*"))
 HATCHES = (("", ""), ("/", "///"), ("x", "xxx"), (".", "..."), ("\\", "\\\\\\"), ("+", "++"))
-POLICIES = ("fixed", "learnable", "sage")
 HEAT = ("Cividis", "cividis")  # its lightness grows evenly, so a photocopy keeps the order
 INK = "#444444"
 
@@ -45,29 +46,30 @@ class Style:
         return f"rgba({red},{green},{blue},{share})"
 
 
-def style(place: int) -> Style:
-    """The look of the series at this place."""
+def style(index: int) -> Style:
+    """The look of the series of this index."""
     return Style(
-        COLOURS[place % len(COLOURS)],
-        DASHES[place % len(DASHES)],
-        MARKERS[place % len(MARKERS)],
-        HATCHES[place % len(HATCHES)],
+        COLOURS[index % len(COLOURS)],
+        DASHES[index % len(DASHES)],
+        MARKERS[index % len(MARKERS)],
+        HATCHES[index % len(HATCHES)],
     )
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A look per series; the three policies keep theirs in every figure."""
-    names = list(names)
-    if not any(name in POLICIES for name in names):
-        return {name: style(place) for place, name in enumerate(names)}
-    others = [name for name in names if name not in POLICIES]
-    places = {name: place for place, name in enumerate(POLICIES)} | {n: 3 + i for i, n in enumerate(others)}
-    return {name: style(places[name]) for name in names}
+    """A look per series; the plain policies keep theirs in every figure."""
+    names, policies = list(names), POLICIES.names
+    if not any(name in policies for name in names):
+        return {name: style(index) for index, name in enumerate(names)}
+    order = dict.fromkeys([*policies, *names])
+    looks = {name: style(index) for index, name in enumerate(order)}
+    return {name: looks[name] for name in names}
 
 
 def label_order(label: str) -> tuple[int, str]:
-    """Sorting key: fixed, learnable, sage, then the others by name."""
-    return (POLICIES.index(label) if label in POLICIES else len(POLICIES), label)
+    """Sorting key: the plain policies as recipes list them, then the others by name."""
+    policies = POLICIES.names
+    return (policies.index(label) if label in policies else len(policies), label)
 
 
 def for_plotly(text: object) -> str:

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ...training.folder import write_atomically
+from ...runs.folder import write_atomically
 from .markup import Markup, join, tag
 
 HERE = resources.files("sage_snn.studies.page")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from ..claims import Claim
+from ..effects import Claim
 from ..figures import Figure
 from ..figures.style import label_order
-from ..labels import unusual
-from ..reported import CAVEATS, EPOCHS, NETWORK, TITLES, reported_on
+from ..paper.reported import CAVEATS, EPOCHS, NETWORK, TITLES, reported_on
+from ..paper.settings import unusual
 from ..results import RunResult
 from .document import Section, section
 from .markup import Column, Markup, details, interval, join, number, table, tag
@@ -108,11 +108,11 @@ def comparison_tables(comparisons: dict[str, pd.DataFrame], baseline: str) -> Se
     ]
     tables = [
         table(
-            [row | _cells(row) for row in ordered(found)],
+            [row | _cells(row) for row in ordered(compared)],
             columns,
             f"{CAPTIONS[metric]} to {baseline}.",
         )
-        for metric, found in comparisons.items()
+        for metric, compared in comparisons.items()
     ]
     note = (
         "The best epoch is chosen on the test images and therefore flatters every policy. Seeds needed: pairs with "
@@ -152,7 +152,7 @@ def _reported_table(
         key = (row["data"], row["time_steps"], row["label"])
         run = next(r for r, label in zip(runs, labels, strict=True) if _key(r, label) == key)
         sizes = {"top1": row["mean"], "std": row["std"], "n": row["n"], "best": top.get(key)}
-        words = {"source": "measured", "method": row["label"], "network": network(run), "class": "measured"}
+        words = {"source": "measured", "method": row["label"], "network": run.recipe.model.title, "class": "measured"}
         rows.append(words | {"time_steps": str(row["time_steps"]), "note": _unlike_paper(run)} | sizes)
     columns = [
         Column("source", "Source"),
@@ -177,27 +177,22 @@ def _mark(claim: Claim) -> str:
     return "open" if claim.is_open else VERDICTS[claim.verdict]
 
 
-def network(run: RunResult) -> str:
-    """Depth and width in the way papers name them."""
-    return f"Spikformer-{run.recipe.model.depth}-{run.recipe.model.dim}"
-
-
 def _unlike_paper(run: RunResult) -> str:
-    recipe, found = run.recipe, list[str]()
-    if network(run) != NETWORK:
-        found.append("another network")
+    recipe, told = run.recipe, list[str]()
+    if recipe.model.title != NETWORK:
+        told.append("another network")
     if recipe.epochs < EPOCHS:
-        found.append(f"{recipe.total_epochs} epochs, not {EPOCHS}")
+        told.append(f"{recipe.total_epochs} epochs, not {EPOCHS}")
     if recipe.train_images:
-        found.append(f"{recipe.train_images:,} training images")
+        told.append(f"{recipe.train_images:,} training images")
     if recipe.test_images:
-        found.append(f"{recipe.test_images:,} test images")
+        told.append(f"{recipe.test_images:,} test images")
     if fields := unusual(recipe.policy):
         chosen = recipe.policy.model_dump(mode="json")
-        found += [f"{name}={chosen[name]}" for name in (field.removeprefix("policy.") for field in fields)]
+        told += [f"{name}={chosen[name]}" for name in (field.removeprefix("policy.") for field in fields)]
     if recipe.max_steps_per_epoch:
-        found.append(f"at most {recipe.max_steps_per_epoch} steps an epoch")
-    return ", ".join(found)
+        told.append(f"at most {recipe.max_steps_per_epoch} steps an epoch")
+    return ", ".join(told)
 
 
 def _key(run: RunResult, label: str) -> tuple[str, int, str]:
@@ -214,10 +209,10 @@ def _link(name: str | None, figures: Sequence[Figure]) -> Markup | str:
     """To the figure of that name, or the first of its family."""
     if not name:
         return ""
-    found = next((f for f in figures if f.name == name), None) or next(
+    target = next((f for f in figures if f.name == name), None) or next(
         (f for f in figures if f.name.startswith(f"{name}-")), None
     )
-    return "" if found is None else tag("a", name, href=f"#{found.name}", title=found.title)
+    return "" if target is None else tag("a", name, href=f"#{target.name}", title=target.title)
 
 
 def _name(data: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from ...training.fields import flat
+from ...recipes.fields import flat
 from ..figures import Figure
 from ..results import RunResult, field_columns
 from .document import Section, embedded, section
@@ -122,13 +122,13 @@ def _facts(runs: Sequence[RunResult]) -> dict[str, list[Any]]:
 
 def _pairs(values: Mapping[str, list[Any]], runs: int = 1) -> Markup:
     """A row per name; where runs differ every value stands with the number of its runs."""
-    rows = (tag("tr", tag("th", name, scope="row"), tag("td", _counted(found, runs))) for name, found in values.items())
+    rows = (tag("tr", tag("th", name, scope="row"), tag("td", _counted(given, runs))) for name, given in values.items())
     return tag("div", tag("table", tag("tbody", *rows), class_="plain"), class_="scroll")
 
 
-def _counted(found: list[Any], runs: int) -> Markup | str:
+def _counted(values: list[Any], runs: int) -> Markup | str:
     counts: dict[str, int] = {}
-    for value in found:
+    for value in values:
         counts[_written(value)] = counts.get(_written(value), 0) + 1
     if len(counts) == 1:
         return next(iter(counts))

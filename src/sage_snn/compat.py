@@ -1,0 +1,77 @@
+"""What torch, SpikingJelly and Lightning do not promise: private names and missing types, in this one place.
+
+Each has a test in tests/test_compat.py, which fails first when a new version of theirs moves it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def precise(device: torch.device | str) -> torch.dtype:
+    """float64, or float32 on devices that lack it (Apple's MPS)."""
+    return torch.float32 if torch.device(device).type == "mps" else torch.float64
+
+
+def is_in_backward() -> bool:
+    """Does a backward pass run right now? A forward pass inside it is a replay of activation checkpointing."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def has_saved_tensor_hooks() -> bool:
+    """Is somebody else asked already what autograd keeps (activation checkpointing, offloading)?"""
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks  # pyright: ignore
+    return top(False) is not None
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often the tensor was changed in place."""
+    return tensor._version
+
+
+def copy_each(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy every value into its target, in one launch."""
+    torch._foreach_copy_(list(targets), list(values))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def norms(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Euclidean norm of each tensor, in one launch."""
+    return tuple(torch._foreach_norm(list(tensors)))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def forward_hooks(module: nn.Module) -> list[Any]:
+    """Hooks that see a module's inputs and outputs."""
+    return list(module._forward_hooks.values())
+
+
+def has_input_hooks(module: nn.Module) -> bool:
+    """Has the module hooks that see inputs, or gradients of them?"""
+    return bool(module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+
+
+def memories(module: nn.Module) -> dict[str, Any]:
+    """What a SpikingJelly module carries over to the next pass, by name; writable."""
+    return module.__dict__.get("_memories", {})
+
+
+def entries(container: nn.Sequential) -> Mapping[str, nn.Module | None]:
+    """The parts of a sequential container by name."""
+    return container._modules
+
+
+def is_graphed(module: nn.Module) -> bool:
+    """Was the module captured by torch.cuda.make_graphed_callables?"""
+    return "graphed" in getattr(module.__dict__.get("forward"), "__qualname__", "")
+
+
+# Attribute that holds the network, by the wrapper's name: they need not be imported to be known.
+WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "AveragedModel": "module",
+    "_FabricModule": "module",
+    "OptimizedModule": "_orig_mod",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+}

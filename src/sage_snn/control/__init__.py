@@ -1,0 +1,37 @@
+"""The control of a network: groups of nodes, what is read of them (sources), what is written to them (targets).
+
+The only room that knows the insides of models.
+"""
+
+from .attention import Attention, LivingHeads
+from .copies import copied, unwrapped
+from .finder import find_blocks, find_groups, find_layers
+from .group import Block, Group, group_nodes, owners
+from .outputs import watching
+from .paths import code_paths
+from .source import Firing, Source, reading
+from .tap import Tap
+from .target import NodeSlopes, is_node, nodes_of
+
+__all__ = [
+    "Attention",
+    "Block",
+    "Firing",
+    "Group",
+    "LivingHeads",
+    "NodeSlopes",
+    "Source",
+    "Tap",
+    "code_paths",
+    "copied",
+    "find_blocks",
+    "find_groups",
+    "find_layers",
+    "group_nodes",
+    "is_node",
+    "nodes_of",
+    "owners",
+    "reading",
+    "unwrapped",
+    "watching",
+]

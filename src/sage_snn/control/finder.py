@@ -1,0 +1,98 @@
+"""Finds the groups of networks, attention blocks or layers, by their structure, never by their class."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .attention import Layout
+from .copies import INSIDES, is_wrapper, unwrapped
+from .group import Block, Group
+from .target import is_node, nodes_of
+
+
+def find_blocks(model: nn.Module) -> list[Block]:
+    """The attention blocks of a spiking transformer, recognised by structure."""
+    modules = dict(model.named_modules())
+    attentions = {name: m for name, m in modules.items() if not is_wrapper(m) and _attention_fields(m) is not None}
+    parents = [_parent(name, modules) for name in attentions]
+    blocks: list[Block] = []
+    for (name, attention), parent in zip(attentions.items(), parents, strict=True):
+        # The block is the module around the attention, unless that is a mere list of attentions or the whole model.
+        whole = modules[parent] if parent and parents.count(parent) == 1 else attention
+        whole = attention if isinstance(whole, nn.ModuleList | nn.Sequential) else whole
+        fields = _attention_fields(attention)
+        assert fields is not None
+        _refuse_odd_heads(_plain(name), attention, fields)
+        blocks.append(Block(nodes_of(whole), name=_plain(name), attention=nodes_of(attention), **fields))
+    if not blocks:
+        kind = type(unwrapped(model)).__name__
+        raise ValueError(f"no spiking self-attention found in {kind}; pass blocks=[Block(...)]")
+    return blocks
+
+
+def find_layers(model: nn.Module) -> list[Group]:
+    """The spiking layers of any network, one group per node, in order; spikes that nobody reads have no sources."""
+    nodes = [(name, module) for name, module in model.named_modules() if is_node(module)]
+    if not nodes:
+        raise ValueError(
+            f"no spiking node with a surrogate slope found in {type(unwrapped(model)).__name__}; "
+            "pass groups=[Group(neurons=[...]), ...]"
+        )
+    return [Group([node], name=_plain(name)) for name, node in nodes]
+
+
+def find_groups(model: nn.Module) -> list[Group]:
+    """The attention blocks where there are any, else the layers: for policies that read nothing."""
+    has_attention = any(not is_wrapper(m) and _attention_fields(m) is not None for m in model.modules())
+    return list(find_blocks(model)) if has_attention else find_layers(model)
+
+
+def _attention_fields(module: nn.Module) -> dict[str, Any] | None:
+    """What `Block` needs to know of an attention module, or None if it is not one we recognise."""
+    heads = getattr(module, "num_heads", None) or getattr(module, "heads", None)
+    if not isinstance(heads, int):
+        return None
+    scale = getattr(module, "scale", 0.125)
+    is_number = isinstance(scale, int | float) or (isinstance(scale, Tensor) and scale.numel() == 1)
+    common = {"heads": heads, "scale": float(scale) if is_number else 0.125}
+    for name, parts in (("qkv_lif", 3), ("qk_lif", 2)):  # SpikingJelly
+        packed = getattr(module, name, None)
+        if isinstance(packed, nn.Module):
+            return common | {"query": packed, "key": packed, "layout": "TBCN", "parts": parts}
+    query, key = getattr(module, "q_lif", None), getattr(module, "k_lif", None)
+    if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # the authors' repositories, SpikeDrivenTransformer
+        return common | {"query": query, "key": key, "layout": _layout(module)}
+    query, key = (getattr(getattr(module, part, None), "lif", None) for part in ("query", "key"))
+    if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # our own
+        return common | {"query": query, "key": key, "layout": "TBCN"}
+    return None
+
+
+def _layout(attention: nn.Module) -> Layout:
+    projection = getattr(attention, "q_conv", None)
+    if isinstance(projection, nn.Conv2d):
+        return "TBCHW"
+    return "TBCN" if isinstance(projection, nn.Conv1d) else "TBNC"
+
+
+def _refuse_odd_heads(name: str, attention: nn.Module, fields: dict[str, Any]) -> None:
+    """The width is that of the first projection whose name begins with q: q_conv, q_linear, qkv_conv_bn, query."""
+    projections = [child for part, child in attention.named_children() if part.startswith("q")]
+    sizes = (getattr(m, "out_channels", getattr(m, "out_features", None)) for p in projections for m in p.modules())
+    width = next((size for size in sizes if isinstance(size, int)), 0) // fields.get("parts", 1)
+    if width % fields["heads"]:
+        raise ValueError(
+            f"block {name}: {fields['heads']} heads do not divide its {width} channels; build the model with heads "
+            "from the divisors of its width"
+        )
+
+
+def _plain(name: str) -> str:
+    """A module's name without the wrappers of DDP, torch.compile and activation checkpointing."""
+    return ".".join(part for part in name.split(".") if part not in INSIDES)
+
+
+def _parent(name: str, modules: dict[str, nn.Module]) -> str:
+    """Name of the module around this one and its wrappers."""
+    parent = name.rpartition(".")[0]
+    return _parent(parent, modules) if parent and is_wrapper(modules[parent]) else parent

@@ -1,0 +1,121 @@
+"""What a policy writes: puts slopes where nodes look for them, and takes them away again."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..compat import copy_each
+from ..neurons import LIFNode, surrogate_shape
+from ..surrogate import SHAPES, Slope, TensorSurrogate, WrittenSlope
+
+
+def is_node(module: nn.Module) -> bool:
+    """Does the module fire through a surrogate that has a slope?"""
+    return hasattr(getattr(module, "surrogate_function", None), "alpha")
+
+
+def nodes_of(module: nn.Module) -> list[nn.Module]:
+    """All spiking nodes with a slope in a module, in order."""
+    return [m for m in module.modules() if is_node(m)]
+
+
+class NodeSlopes:
+    """The slopes of a set of nodes, each kept the way its node can: a tensor in ours, a float in SpikingJelly's."""
+
+    def __init__(self, nodes: Iterable[nn.Module]) -> None:
+        self.nodes = list(nodes)
+        for node in self.nodes:
+            if not is_node(node):
+                raise ValueError(
+                    f"{type(node).__name__} has no surrogate_function.alpha to control; "
+                    "use a SpikingJelly node or sage_snn.neurons.LIFNode"
+                )
+        self._originals = [_original(node.surrogate_function) for node in self.nodes]
+        self.bases = [float(original.alpha) for original in self._originals]
+
+    @property
+    def takes_tensor(self) -> list[bool]:
+        """Which nodes keep their slope in a tensor, so that writing it needs no host synchronisation."""
+        return [isinstance(node, LIFNode) and surrogate_shape(node) is not None for node in self.nodes]
+
+    def paths(self) -> list[str]:
+        """How each node keeps its slope and through which code it fires, in words."""
+        return [_path(node, ours) for node, ours in zip(self.nodes, self.takes_tensor, strict=True)]
+
+    def hold(self, *, live: bool, device: torch.device) -> None:
+        """Give every node a slope of its own that can be written."""
+        for node, base, ours in zip(self.nodes, self.bases, self.takes_tensor, strict=True):
+            if ours:
+                node.slope = WrittenSlope(base, live=live, device=device)  # type: ignore[assignment]
+            else:  # SpikingJelly's nodes share one surrogate object: a copy each, or all would follow
+                node.surrogate_function = _instead(node.surrogate_function, copy.deepcopy(node.surrogate_function))
+
+    def require_shapes(self, *, every_step: bool) -> None:
+        """Raise unless each node's slope can be learnt: a known surrogate, and our node for a slope per time step."""
+        for node in self.nodes:
+            if surrogate_shape(node) is None:
+                kind = type(node.surrogate_function).__name__
+                raise ValueError(f"no gradient is defined for the slope of {kind}; use one of {', '.join(SHAPES)}")
+            if every_step and not isinstance(node, LIFNode):
+                raise ValueError("a slope per time step needs sage_snn.neurons.LIFNode in place of SpikingJelly's")
+
+    def learn(self, slopes: Iterable[Slope]) -> None:
+        """Give every node a slope that is computed anew in each forward pass."""
+        for node, slope, ours in zip(self.nodes, slopes, self.takes_tensor, strict=True):
+            if ours:
+                node.slope = slope  # type: ignore[assignment]
+            else:
+                shape = surrogate_shape(node)
+                assert shape is not None
+                node.surrogate_function = _instead(node.surrogate_function, TensorSurrogate(shape, slope))
+
+    def write(self, values: Tensor) -> None:
+        """Write one value per node (nodes,)."""
+        live: list[tuple[Tensor, Tensor]] = []
+        for node, value, ours in self._with(values.unbind()):
+            if ours and node.slope.live:
+                live.append((node.slope.tensor, value))
+            elif ours:  # put in place, not copied into it: a compiled backward pass may still need the old tensor
+                node.slope.tensor = value.to(node.slope.tensor.device)
+        if live:
+            held, written = (list(side) for side in zip(*live, strict=True))
+            copy_each(held, written)
+        if not all(ours for _, _, ours in self._with(self.nodes)):
+            for node, value, ours in self._with(values.tolist()):  # a host synchronisation, on a GPU
+                if not ours:
+                    node.surrogate_function.alpha = value
+
+    def restore(self) -> None:
+        """Give every node its own surrogate back, untouched."""
+        for node, original in zip(self.nodes, self._originals, strict=True):
+            if isinstance(node, LIFNode):
+                node.slope = None
+            node.surrogate_function = original  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _with(self, values: Iterable[Any]) -> list[tuple[Any, Any, bool]]:
+        ours = [isinstance(getattr(node, "slope", None), WrittenSlope) for node in self.nodes]
+        return list(zip(self.nodes, values, ours, strict=True))
+
+
+def _instead(original: Any, held: Any) -> Any:
+    """The surrogate that a policy puts in the place of the original, which copies of the model keep with it."""
+    held.__dict__["_original"] = original  # not as a submodule
+    return held
+
+
+def _original(surrogate: Any) -> Any:
+    return surrogate.__dict__.get("_original", surrogate)
+
+
+def _path(node: nn.Module, ours: bool) -> str:
+    if ours:
+        return "of ours, slope in a tensor"
+    if isinstance(node.surrogate_function, TensorSurrogate):
+        return "of SpikingJelly, slope in a tensor: its loop over time, not its fast path, which takes numbers only"
+    if surrogate_shape(node) is None:
+        kind = type(node.surrogate_function).__name__
+        return f"with {kind}, slope a number: SpikingJelly's loop over time, not its fast path, which lacks that shape"
+    return "of SpikingJelly, slope a number in a surrogate of their own, its fast path where it has one"

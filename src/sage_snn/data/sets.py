@@ -1,0 +1,64 @@
+"""The data sets by name, and how one of them is loaded; its module is imported when it is."""
+
+import difflib
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .errors import DataError
+
+if TYPE_CHECKING:
+    from .dataset import Data, Images
+
+DATASETS = {  # name -> module and function
+    "digits": "digits:load",
+    "cifar10": "cifar:load_10",
+    "cifar100": "cifar:load_100",
+    "imagenet200": "imagenet:load_200",
+    "tiny-imagenet200": "imagenet:load_tiny",
+    "fashion-mnist": "fashion_mnist:load",
+    "arrays": "arrays:load",
+}
+
+SUBSET_SEED = 0  # the subset is part of the task, not of the run: every seed trains on the same images
+
+
+def load_data(
+    name: str,
+    folder: str | Path | None = None,
+    *,
+    train_images: int | None = None,
+    test_images: int | None = None,
+    download: bool = False,
+    classes_file: str | Path | None = None,
+    per_class: int | None = 640,
+) -> "Data":
+    """The data set of that name, cut to stratified subsets where `train_images` or `test_images` ask for them."""
+    if name not in DATASETS:
+        near = difflib.get_close_matches(name, DATASETS, 1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise DataError(f"no data set is called {name!r}; {hint}There are {', '.join(DATASETS)}")
+    options: dict[str, object] = {}
+    if name in ("cifar10", "cifar100"):
+        options["download"] = download
+    elif download and name != "digits":
+        raise DataError(f"{name} cannot be downloaded; get its files and pass their folder (--data-dir)")
+    if name == "imagenet200":
+        options.update(classes_file=classes_file, per_class=per_class)
+    elif classes_file is not None:
+        raise DataError(f"{name} has its own classes; classes_file belongs to imagenet200")
+    module, _, function = DATASETS[name].partition(":")
+    load = getattr(import_module(f".{module}", __package__), function)
+    data = load(None if folder is None else Path(folder).expanduser(), **options)
+    return _cut(data, train_images, test_images)
+
+
+def _cut(data: "Data", train_images: int | None, test_images: int | None) -> "Data":
+    parts = {}
+    for part, wanted in (("train", train_images), ("test", test_images)):
+        images: Images = getattr(data, part)
+        if wanted is not None and not 1 <= wanted <= len(images):
+            raise DataError(f"{part}_images is {wanted}, but {data.name} has {len(images)} {part} images")
+        parts[part] = images if wanted is None else images.subset(wanted, SUBSET_SEED)
+    return replace(data, **parts)

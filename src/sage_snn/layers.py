@@ -1,0 +1,74 @@
+"""Layers that networks are made of: synapse, normalisation and neuron; token-wise maps; pooling of spikes.
+
+T time steps, B batch, C channels, N tokens.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .compat import forward_hooks, has_input_hooks
+from .kernels.norm_lif import batch_norm_lif
+from .kernels.path import why_twin
+from .kernels.pool import spike_pool
+from .neurons import LIFNode
+
+StatelessLIF = partial(LIFNode, carry_state=False)
+
+
+class NormLIF(nn.Module):
+    """Synapse, batch normalisation and LIF: (T, B, C, ...) -> spikes (T, B, C', ...)."""
+
+    def __init__(self, synapse: nn.Module, norm: nn.Module, lif: nn.Module) -> None:
+        super().__init__()
+        self.synapse, self.norm, self.lif = synapse, norm, lif
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Spikes of all time steps."""
+        return self.fire(self.synapse(x.flatten(0, 1)), len(x))
+
+    def forward_static(self, x: Tensor, times: int) -> Tensor:
+        """The same for an input (B, C, ...) that does not change over time: its synapses work once."""
+        return self.fire(torch.cat([self.synapse(x)] * times), times)
+
+    def fire(self, currents: Tensor, times: int) -> Tensor:
+        """Spikes (T, B, C', ...) of the synapses' output (T*B, C', ...)."""
+        if self.why_not_fused(currents) is None:
+            slope, membrane, shape = self.lif.dynamics(currents)  # pyright: ignore[reportCallIssue]
+            spikes = batch_norm_lif(self.norm, currents, slope, membrane, times, shape)  # pyright: ignore
+            return self.lif(spikes.unflatten(0, (times, -1)), fired=True)
+        # In the order of the axes: torch's own normalisation loses digits where channels lie last.
+        return self.lif(self.norm(currents.contiguous()).unflatten(0, (times, -1)))
+
+    def why_not_fused(self, x: Tensor | None = None) -> str | None:
+        """None if normalisation and neuron run in one kernel, else the reason."""
+        if not isinstance(self.lif, LIFNode):
+            return f"{type(self.lif).__name__} is not our node"
+        if type(self.norm) not in (nn.BatchNorm1d, nn.BatchNorm2d):
+            return f"{type(self.norm).__name__} is not a plain BatchNorm"
+        if forward_hooks(self.norm) or has_input_hooks(self.norm):
+            return "the BatchNorm has hooks"
+        return self.lif.why_not_fused() or why_twin(x)
+
+
+class TokenMap(nn.Conv1d):
+    """A linear map of every token: a convolution of width 1, computed as one matrix product where channels lie last."""
+
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """(T*B, C, N) -> (T*B, C', N), in the memory order of x."""
+        if x.is_contiguous():
+            return super().forward(x)
+        return F.linear(x.transpose(1, 2), self.weight.squeeze(-1), self.bias).transpose(1, 2)
+
+
+class SpikePool(nn.MaxPool2d):
+    """nn.MaxPool2d(3, stride=2, padding=1), by the kernel where it can run."""
+
+    def __init__(self) -> None:
+        super().__init__(3, stride=2, padding=1)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2), in the memory order of the input."""
+        return spike_pool(input)

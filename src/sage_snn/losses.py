@@ -1,0 +1,55 @@
+"""Losses of networks that answer at every time step: callables (step_logits (T, B, classes), targets) -> ().
+
+Targets are classes (B,) or soft targets (B, classes), as mixing and smoothing give them.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Of the logits' mean over time, which is all it needs."""
+
+    needs_steps: ClassVar[bool] = False
+
+    def __call__(self, step_logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch."""
+        return F.cross_entropy(step_logits.mean(0), targets)
+
+
+@dataclass(frozen=True)
+class SumCrossEntropy:
+    """Of the logits' sum over time: the membrane of an output layer that never fires."""
+
+    needs_steps: ClassVar[bool] = True
+
+    def __call__(self, step_logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch."""
+        return F.cross_entropy(step_logits.sum(0), targets)
+
+
+@dataclass(frozen=True)
+class TET:
+    """Temporal efficient training (Deng et al., ICLR 2022): cross entropy at every time step.
+
+    `(1 - weight)` times its mean over time, plus `weight` times the mean squared distance of all logits to `target`.
+    """
+
+    weight: float = 0.05
+    target: float = 1.0
+    needs_steps: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"the weight of TET's second term must be in [0, 1], not {self.weight}")
+
+    def __call__(self, step_logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean over time and batch."""
+        every_step = targets.repeat(len(step_logits), *[1] * (targets.ndim - 1))
+        entropy = F.cross_entropy(step_logits.flatten(0, 1), every_step)
+        distance = (step_logits - self.target).square().mean()
+        return (1 - self.weight) * entropy + self.weight * distance

@@ -1,0 +1,117 @@
+"""Nested fields under dotted names, and what is wrong with them in words."""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times faster, where libyaml is there
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be used; the message says which line and what would be right."""
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`["lr=1e-3", "model.depth=2"]` -> {"lr": ..., "model.depth": ...}; values are YAML."""
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise RecipeError(f"{setting!r} is not of the form key=value, such as model.depth=2")
+        try:
+            parsed[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise RecipeError(f"the value of {key.strip()} is not YAML: {value!r}") from None
+    return parsed
+
+
+@contextmanager
+def blaming(part: str) -> Iterator[None]:
+    """What only shows when the data is known is still a mistake of the recipe."""
+    try:
+        yield
+    except ValueError as error:
+        raise RecipeError(f"{part}: {error}; change it in the recipe, or with --set {part}.FIELD=VALUE") from None
+
+
+def shipped_names(shipped: Traversable) -> list[str]:
+    """Of the YAML files in a folder of the package."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in shipped.iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_text(
+    source: str | Path, shipped: Traversable, what: str, error: type[Exception]
+) -> tuple[str, str, Path | None]:
+    """Text and name of a shipped recipe or study or of a YAML file, and its folder, None if it ships."""
+    name, path = str(source), Path(source)
+    known = shipped_names(shipped)
+    if name in known:
+        return (shipped / f"{name}.yaml").read_text(encoding="utf-8"), name, None
+    try:
+        return path.read_text(encoding="utf-8"), path.stem, path.parent
+    except (OSError, UnicodeDecodeError, ValueError) as problem:
+        if path.suffix in (".yaml", ".yml") or path.exists():
+            raise error(f"cannot read {source}: {problem}") from None
+        hint = f"{nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
+        raise error(f"no {what} {name!r}{hint}") from None
+
+
+def parse_mapping(text: str, source: object, right: str, error: type[Exception]) -> dict[str, Any]:
+    """The fields of a YAML text; what is not YAML, or no mapping, is the given error, which says what is right."""
+    try:
+        fields = yaml.load(text, Loader=LOADER)
+    except yaml.YAMLError as problem:
+        raise error(f"{source} is not YAML: {problem}") from None
+    if not isinstance(fields, dict):
+        raise error(f"{source} must be a mapping {right}")
+    return fields
+
+
+def merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested fields with dotted settings on top."""
+    whole: dict[str, Any] = dict(fields)
+    for key, value in settings.items():
+        head, _, rest = str(key).partition(".")
+        if rest:
+            inner = whole.get(head) or {}
+            if not isinstance(inner, Mapping):
+                raise RecipeError(f"{key}: {head} has no fields of its own")
+            whole[head] = merged(inner, {rest: value})
+        else:
+            whole[head] = value
+    return whole
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of nested fields."""
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def explain(problem: Any, kind_at: Callable[[list[str]], type[BaseModel]]) -> str:
+    """A problem that pydantic found, in words; `kind_at` gives the model that stands at a path."""
+    path = [str(part) for part in problem["loc"]]
+    where = ".".join(path)
+    if problem["type"] == "extra_forbidden":
+        return f"{where}: no such field{nearest(path[-1], kind_at(path[:-1]).model_fields)}"
+    if problem["type"] == "missing":
+        return f"{where}: missing, and there is no default"
+    message = problem["msg"].removeprefix("Value error, ")
+    given = problem["input"]
+    shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) and where else ""
+    return f"{where}: {message}{shown}" if where else message
+
+
+def nearest(word: str, known: Any) -> str:
+    """A question after the nearest of the known words, empty if none is close: it ends an error message."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

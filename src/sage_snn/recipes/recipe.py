@@ -1,0 +1,202 @@
+"""A training run as data: what is trained, on what, how. Read from YAML, checked, written back with every run."""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_serializer, model_validator
+
+from ..data.augmentation import Augmentation
+from ..data.digest import arrays_digest, file_digest
+from ..data.errors import DataError
+from ..data.sets import DATASETS
+from .fields import RecipeError, explain, flat, merged, nearest, parse_mapping, read_text, shipped_names
+from .losses import LOSSES, AnyLoss, CrossEntropyPart
+from .models import MODELS, AnyModel, SpikformerPart
+from .parts import Part
+from .policies import POLICIES, AnyPolicy, SagePart
+
+SHIPPED = resources.files("sage_snn.recipes")
+FAMILIES = {"model": MODELS, "policy": POLICIES, "loss": LOSSES}  # of which a recipe has one kind each
+FACTS = ("about", "applied")  # told by or to people; no part of what is trained
+ELSEWHERE = ("data_dir", "workers", "init_from")  # may differ between machines without changing a result
+DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
+_USUAL_LOSS = CrossEntropyPart()
+
+
+class ObservePart(Part):
+    """What to record of the attention besides what the policy reads, at each of these temperatures."""
+
+    temperatures: tuple[float, ...] = ()
+
+    @field_validator("temperatures")
+    @classmethod
+    def _positive(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if any(not temperature > 0 for temperature in value):
+            raise ValueError("temperatures must be positive")
+        return value
+
+
+class Recipe(Part):
+    """All that decides a run. `batch_size` counts the images of one optimizer step on all ranks together."""
+
+    name: str = "unnamed"
+    data: str = "digits"
+    data_dir: str | None = None
+    train_images: int | None = Field(default=None, ge=1)
+    test_images: int | None = Field(default=None, ge=1)
+    classes_file: str | None = None
+    per_class: int = Field(default=640, ge=1)
+    model: Annotated[AnyModel, MODELS] = Field(default_factory=SpikformerPart)
+    policy: Annotated[AnyPolicy, POLICIES] = Field(default_factory=SagePart)
+    loss: Annotated[AnyLoss, LOSSES] = Field(default_factory=CrossEntropyPart)
+    augmentation: Augmentation = Field(default_factory=Augmentation)  # pyright: ignore[reportArgumentType]
+    observe: ObservePart = Field(default_factory=ObservePart)
+    epochs: int = Field(default=300, ge=1)  # Choice: decision 20
+    warmup_epochs: int = Field(default=20, ge=0)
+    cooldown_epochs: int = Field(default=10, ge=0)
+    batch_size: int = Field(default=128, ge=1)
+    accumulate: int = Field(default=1, ge=1)
+    max_steps_per_epoch: int | None = Field(default=None, ge=1)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: float = Field(default=5e-4, gt=0)
+    warmup_lr: float = Field(default=1e-5, ge=0)
+    min_lr: float = Field(default=1e-5, ge=0)
+    weight_decay: float = Field(default=0.06, ge=0)
+    precision: Literal["auto", "32", "16", "bf16"] = "auto"
+    threads: int | None = Field(default=None, ge=1)
+    workers: int = Field(default=0, ge=0)
+    seed: int = Field(default=42, ge=0, lt=2**63)
+    init_from: str | None = None  # weights to start from
+    data_digest: str | None = None  # of the file of `data: arrays`; both digests are filled in by a run
+    init_digest: str | None = None
+    about: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _precision_may_be_a_number(cls, value: Any) -> Any:
+        return str(value)
+
+    @field_validator("data")
+    @classmethod
+    def _data_is_known(cls, value: str) -> str:
+        if value not in DATASETS:
+            raise ValueError(f"unknown data {value!r}{nearest(value, DATASETS)}; known are {', '.join(DATASETS)}")
+        return value
+
+    @model_validator(mode="after")
+    def _epochs_fit(self) -> "Recipe":
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs ({self.warmup_epochs}) must be fewer than epochs ({self.epochs})")
+        if (warmup := getattr(self.policy, "warmup_epochs", 0)) > self.total_epochs:
+            raise ValueError(f"policy.warmup_epochs ({warmup}) is longer than the training")
+        if self.batch_size % self.accumulate:
+            raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_few_have(self, write: Any) -> dict[str, Any]:
+        """The recipes of all other runs stay as they are."""
+        unused = [name for name in ("init_from", *DIGESTS) if getattr(self, name) is None]
+        unused += ["loss"] if self.loss == _USUAL_LOSS else []
+        return {key: value for key, value in write(self).items() if key not in unused}
+
+    @property
+    def total_epochs(self) -> int:
+        """Epochs of the schedule and of the cooldown."""
+        return self.epochs + self.cooldown_epochs
+
+    def updated(self, settings: Mapping[str, Any]) -> "Recipe":
+        """The same with other values; keys are dotted (`model.depth`)."""
+        return parse_recipe(merged(self.model_dump(exclude={*DIGESTS}), spelled_out(settings)), source=self.name)
+
+    def pinned(self) -> "Recipe":
+        """The same with the digests of its files as they are now."""
+        digests = {name: read() for name, read in self._digests().items()}
+        return self.model_copy(update=dict.fromkeys(DIGESTS) | digests)
+
+    def all_fields(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        """Every field, nested and ready for JSON, those that are seldom written too."""
+        return self.model_dump(mode="json", exclude=exclude) | {"loss": LOSSES.fields(self.loss)}
+
+    def identity(self) -> dict[str, Any]:
+        """Dotted key -> value of all that decides the result, machine matters left out; files count by content."""
+        digests = self._digests()
+        fields = self.all_fields(exclude={*FACTS, *ELSEWHERE, "name", *(set(DIGESTS) - digests.keys())})
+        for name in digests.keys() - fields:
+            with suppress(DataError, OSError):  # recipes are compared where their files are not, too
+                fields[name] = digests[name]()
+        return dict(flat(fields))
+
+    def _digests(self) -> dict[str, Callable[[], str]]:
+        """How to read the digest of each file whose content decides the result."""
+        digests: dict[str, Callable[[], str]] = {}
+        if self.data == "arrays":
+            folder = None if self.data_dir is None else Path(self.data_dir).expanduser()
+            digests["data_digest"] = lambda: arrays_digest(folder)
+        if (start := self.init_from) is not None:
+            digests["init_digest"] = lambda: file_digest(weights_file(start))
+        return digests
+
+
+def weights_file(path: str | Path) -> Path:
+    """The file itself, or that of a finished run's folder."""
+    path = Path(path)
+    return path / "model.safetensors" if path.is_dir() else path
+
+
+def shipped_recipes() -> list[str]:
+    """Names of the recipes in the package."""
+    return shipped_names(SHIPPED)
+
+
+def load_recipe(source: "str | Path | Mapping[str, Any] | Recipe", settings: Mapping[str, Any] | None = None) -> Recipe:
+    """A shipped name, a YAML file, a mapping or a recipe, with dotted settings on top."""
+    if isinstance(source, Recipe):
+        return source.updated(settings) if settings else source
+    chosen = spelled_out(settings or {})
+    if isinstance(source, Mapping):
+        return parse_recipe(merged(spelled_out(source), chosen))
+    fields = {key: value for key, value in _fields(source).items() if key not in DIGESTS}
+    return parse_recipe(merged(spelled_out(fields), chosen), source=str(source))
+
+
+def load_written_recipe(path: Path) -> Recipe:
+    """The recipe that a run wrote, with the digests of the files that it was trained from."""
+    return parse_recipe(_fields(path), source=str(path))
+
+
+def spelled_out(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with `loss: tet` as `loss: {kind: tet}`, so that settings reach what is inside."""
+    loss = fields.get("loss")
+    return dict(fields) | ({"loss": {LOSSES.tag: loss}} if isinstance(loss, str) else {})
+
+
+def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recipe:
+    """Check the fields; unknown keys and wrong types are errors that name the nearest right one."""
+    given = {key: value for key, value in spelled_out(fields).items() if key != "applied"}
+    try:
+        return Recipe.model_validate(given)
+    except ValidationError as error:
+        problems = "\n".join(f"  {explain(problem, _kind_at)}" for problem in error.errors())
+        raise RecipeError(f"{source}:\n{problems}") from None
+
+
+def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
+    """Dotted keys in which two recipes differ, with both values."""
+    left, right = a.identity(), b.identity()
+    return [(key, left.get(key), right.get(key)) for key in sorted(left | right) if left.get(key) != right.get(key)]
+
+
+def _fields(source: str | Path) -> dict[str, Any]:
+    text, name, _ = read_text(source, SHIPPED, "recipe", RecipeError)
+    return {"name": name} | parse_mapping(text, source, "of fields to values, such as `epochs: 10`", RecipeError)
+
+
+def _kind_at(path: list[str]) -> type[BaseModel]:
+    kind: Any = Recipe
+    for part in path:
+        kind = FAMILIES[part].told if part in FAMILIES else kind.model_fields[part].annotation
+    return kind

@@ -1,0 +1,33 @@
+"""Runs: what a training leaves in its folder, and what can be measured of it."""
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazily
+
+if TYPE_CHECKING:
+    from .assessment import Assessment, assess
+    from .folder import RunError, RunFolder
+    from .inspection import Inspection, inspect_run
+    from .run import Run, load, open_run
+
+__all__ = [
+    "Assessment",
+    "Inspection",
+    "Run",
+    "RunError",
+    "RunFolder",
+    "assess",
+    "inspect_run",
+    "load",
+    "open_run",
+]
+
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        ".assessment": ("Assessment", "assess"),
+        ".folder": ("RunError", "RunFolder"),
+        ".inspection": ("Inspection", "inspect_run"),
+        ".run": ("Run", "load", "open_run"),
+    },
+)

@@ -1,0 +1,215 @@
+"""Synaptic operations, energy and firing rates, counted on real inputs through SpikingJelly's op_counter.
+
+A spike that reaches a synapse is one accumulation (AC); a real number that does is one multiply-accumulate (MAC).
+The input of a block is a sum of spike trains (0, 1, 2, ...): every spike in the sum counts. Batch normalisation folds
+into the weights and costs nothing. The first convolution sees real-valued images; an image that stands
+still passes it once.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from spikingjelly.activation_based import functional
+from spikingjelly.activation_based.op_counter import (
+    BaseCounter,
+    DispatchCounterMode,
+    MACCounter,
+    SynOpCounter,
+    is_binary_tensor,
+)
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+
+from ..control import is_node, watching
+
+MAC_PJ, AC_PJ = 4.6, 0.9
+SOURCE = "45 nm, 32-bit floating point (Horowitz, ISSCC 2014)"
+
+Rule = Callable[[Any, Any, Any], int]
+_aten = torch.ops.aten
+# Position of the first operand of each product; the second follows it.
+_PRODUCTS = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}
+_CONVOLUTION = _aten.convolution.default
+
+
+@dataclass
+class Layer:
+    """Of one layer, per image: accumulations, multiply-accumulates, those of an ANN, and its node's firing rate."""
+
+    acs: float = 0.0
+    macs: float = 0.0
+    ann_macs: float = 0.0
+    firing_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Layers by name in the network's order, measured on `images` images."""
+
+    images: int
+    layers: dict[str, Layer]
+
+    @property
+    def sops(self) -> float:
+        """Synaptic operations per image: accumulations that a spike caused."""
+        return sum(layer.acs for layer in self.layers.values())
+
+    @property
+    def macs(self) -> float:
+        """Multiply-accumulates per image: what spikes did not replace."""
+        return sum(layer.macs for layer in self.layers.values())
+
+    @property
+    def ann_macs(self) -> float:
+        """Multiply-accumulates per image of the same layers as an ANN: dense, and once instead of T times."""
+        return sum(layer.ann_macs for layer in self.layers.values())
+
+    @property
+    def energy_uj(self) -> float:
+        """Microjoules per image."""
+        return (AC_PJ * self.sops + MAC_PJ * self.macs) * 1e-6
+
+    @property
+    def ann_energy_uj(self) -> float:
+        """Microjoules per image of the same layers as an ANN."""
+        return MAC_PJ * self.ann_macs * 1e-6
+
+
+@torch.no_grad()
+def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
+    """Count over batches of images (B, C, H, W), or of sequences with time first (T, B, ...)."""
+    synops, macs = spike_counters()
+    ann, rates = DenseCounter(), _Rates(network)
+    images = 0
+    network.eval()
+    for batch in batches:
+        still = batch.ndim == 4
+        images += batch.shape[0 if still else 1]
+        functional.reset_net(network)
+        with watching(rates.looks()), DispatchCounterMode([synops, macs]):
+            network(batch)
+        functional.reset_net(network)
+        with DispatchCounterMode([ann]):
+            network(batch.unsqueeze(0) if still else batch[:1])
+    layers: dict[str, Layer] = {}
+    for field, counter in (("acs", synops), ("macs", macs), ("ann_macs", ann)):
+        for name, count in _own_counts(counter, network).items():
+            setattr(layers.setdefault(name, Layer()), field, count / images)
+    for name, rate in rates.by_node().items():
+        layers.setdefault(_layer_name(network, name), Layer()).firing_rate = rate
+    order = [_layer_name(network, name) for name, _ in network.named_modules()]
+    return Activity(images, dict(sorted(layers.items(), key=lambda item: order.index(item[0]))))
+
+
+def spike_counters() -> tuple[SynOpCounter, MACCounter]:
+    """SpikingJelly's counters, taught that a sum of spike trains is spikes, and that normalisation folds away."""
+    synops, macs = SynOpCounter(), MACCounter(extra_ignore_modules=[_BatchNorm])
+    for operation, position in _PRODUCTS.items():
+        synops.rules[operation] = _or_summed(synops.rules[operation], _product_acs, position)
+        macs.rules[operation] = _unless_summed(macs.rules[operation], position)
+    synops.rules[_CONVOLUTION] = _or_summed(synops.rules[_CONVOLUTION], _convolution_acs, 0)
+    macs.rules[_CONVOLUTION] = _unless_summed(macs.rules[_CONVOLUTION], 0)
+    return synops, macs
+
+
+class DenseCounter(BaseCounter):
+    """Multiply-accumulates of products and convolutions by their shapes alone, as an ANN does them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rules = {operation: _dense_product(position) for operation, position in _PRODUCTS.items()}
+        self.rules[_CONVOLUTION] = lambda args, _kwargs, out: out.numel() * args[1][0].numel()
+
+
+def _dense_product(position: int) -> Rule:
+    return lambda args, _kwargs, out: out.numel() * args[position].shape[-1]
+
+
+def _or_summed(default: Rule, acs: Callable[..., int], position: int) -> Rule:
+    """SpikingJelly's count, which knows 0 and 1 only, or ours where one operand is a sum of spike trains."""
+
+    def rule(args: Any, kwargs: Any, out: Any) -> int:
+        return acs(args) if _has_sum(args, position) else default(args, kwargs, out)
+
+    return rule
+
+
+def _unless_summed(default: Rule, position: int) -> Rule:
+    def rule(args: Any, kwargs: Any, out: Any) -> int:
+        return 0 if _has_sum(args, position) else default(args, kwargs, out)
+
+    return rule
+
+
+def _has_sum(args: Any, position: int) -> bool:
+    """Sums of spike trains meet weights. Where both operands are whole numbers, or one is binary, nothing is summed."""
+    x, y = args[position : position + 2]
+    return not is_binary_tensor(x) and not is_binary_tensor(y) and _is_whole(x) != _is_whole(y)
+
+
+def _is_whole(x: Tensor) -> bool:
+    return bool((x.ge(0) & x.eq(x.round())).all())
+
+
+def _product_acs(args: Any) -> int:
+    x, y = args[-2:]  # the operands come last in all four products
+    return int(x.double().sum()) * y.shape[-1] if _is_whole(x) else int(y.double().sum()) * x.shape[-2]
+
+
+def _convolution_acs(args: Any) -> int:
+    """Spikes times the outputs that each reaches: fewer at the border than inside."""
+    x, weight, _, stride, padding, dilation, _, output_padding, groups = args[:9]
+    # One output channel per group stands for all of them.
+    ones = torch.ones_like(weight[:groups], dtype=torch.float64)
+    reached = torch.convolution(x.double(), ones, None, stride, padding, dilation, False, output_padding, groups)
+    return int(reached.sum()) * (weight.shape[0] // groups)
+
+
+def _own_counts(counter: BaseCounter, network: nn.Module) -> dict[str, float]:
+    """Layer -> what was counted in it and in none of its children; scopes are paths below the network's class name."""
+    root = type(network).__name__
+    totals = {scope: sum(counts.values()) for scope, counts in counter.get_counts().items() if scope != "Global"}
+    own = dict(totals)
+    for scope, total in totals.items():
+        # The next scope around this one; a ModuleList between them is never called and has none.
+        around = [other for other in totals if scope.startswith(f"{other}.")]
+        if around:
+            own[max(around, key=len)] -= total
+    layers: dict[str, float] = {}
+    for scope, count in own.items():
+        name = _layer_name(network, scope.removeprefix(root).removeprefix("."))
+        layers[name] = layers.get(name, 0.0) + count
+    return {name: count for name, count in layers.items() if count}
+
+
+def _layer_name(network: nn.Module, name: str) -> str:
+    """A synapse and its node stand together under the module that holds both: blocks.0.mlp.first."""
+    module = network.get_submodule(name)
+    is_leaf = is_node(module) or not any(module.children())
+    return (name.rpartition(".")[0] or name) if is_leaf else name
+
+
+class _Rates:
+    """Counts the spikes of every node."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._nodes = {name: module for name, module in network.named_modules() if is_node(module)}
+        self._spikes = dict.fromkeys(self._nodes, 0)
+        self._places = dict.fromkeys(self._nodes, 0)
+
+    def looks(self) -> Iterator[tuple[nn.Module, Callable[[Tensor], None]]]:
+        """What counts at each node."""
+        for name, node in self._nodes.items():
+            yield node, partial(self._count, name)
+
+    def _count(self, name: str, output: Tensor) -> None:
+        self._spikes[name] += int(output.count_nonzero())
+        self._places[name] += output.numel()
+
+    def by_node(self) -> dict[str, float]:
+        """Share of places that spiked."""
+        return {name: self._spikes[name] / places if places else math.nan for name, places in self._places.items()}

@@ -1,0 +1,55 @@
+"""Accuracy of a model on a test set, and how often its neurons fire."""
+
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, MetricCollection
+from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
+
+from ..control import is_node, watching
+from ..data import Loader
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loader: Loader, classes: int, device: torch.device) -> dict[str, Any]:
+    """loss, top1 and top5 (in %) and the confusion matrix (true, predicted) over the whole set, all ranks together."""
+    model.eval()
+    metrics = MetricCollection(
+        {
+            "top1": MulticlassAccuracy(classes, top_k=1, average="micro"),
+            "top5": MulticlassAccuracy(classes, top_k=min(5, classes), average="micro"),
+            "confusion": MulticlassConfusionMatrix(classes),
+        },
+        compute_groups=False,
+    ).to(device)
+    losses = MeanMetric().to(device)
+    for batch in loader.epoch(0):
+        labels = batch.labels.to(device)
+        logits = model(batch.images.to(device)).float()
+        metrics.update(logits, labels)
+        losses.update(F.cross_entropy(logits, labels), weight=len(labels))
+    scores = metrics.compute()
+    return {
+        "loss": float(losses.compute()),
+        "top1": 100 * float(scores["top1"]),
+        "top5": 100 * float(scores["top5"]),
+        "confusion": scores["confusion"].cpu(),
+    }
+
+
+@torch.no_grad()
+def firing_rates(network: nn.Module, loader: Loader) -> dict[str, float]:
+    """Share of places that spike, per node, on the first test batch."""
+    rates: dict[str, float] = {}
+
+    def look(name: str, output: Tensor) -> None:
+        rates[name] = float(output.ne(0).double().mean())
+
+    network.eval()
+    device = next(network.parameters()).device
+    with watching((module, partial(look, name)) for name, module in network.named_modules() if is_node(module)):
+        network(next(iter(loader.epoch(0, 0, 1))).images.to(device))
+    return rates

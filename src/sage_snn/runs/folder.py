@@ -1,0 +1,136 @@
+"""The folder of a run: who may write it, and how nothing in it is ever half-written."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..recipes.recipe import Recipe, differences, load_written_recipe
+
+# What a run makes before its recipe; names with a dot are those of `write_atomically`.
+_BEFORE_THE_RECIPE = re.compile(
+    r"checkpoints|signals|observations|tensorboard|metrics\.jsonl|\.writable|\..+\.\d+\.tmp"
+)
+
+
+class RunError(RuntimeError):
+    """A run that cannot start or go on; the message says what to do."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader, or a crash, sees the old content or the new, never a part of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class RunFolder:
+    """Paths and small files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.signals, self.observations = self.path / "signals", self.path / "observations"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.weights, self.best_weights = self.path / "model.safetensors", self.path / "best.safetensors"
+
+    def open(self, recipe: Recipe, *, resume: bool) -> None:
+        """Make the folder ready for this recipe, or say why it must not be touched."""
+        mine = self.recipe()
+        if mine is not None and not resume:
+            raise RunError(f"{self.path} holds a run already; add --resume to go on with it, or choose another --out")
+        if mine is not None and (changes := self.changes(recipe)):
+            lines = "\n".join(f"  {key}: {old!r} there, {new!r} now" for key, old, new in changes)
+            raise RunError(f"{self.path} holds a run of another recipe:\n{lines}\nchoose another --out")
+        if mine is None and self.path.is_dir() and any(self.path.iterdir()) and not self._is_mine():
+            raise RunError(f"{self.path} holds files that are not a run's; choose another --out")
+        try:
+            for folder in (self.checkpoints, self.signals):
+                folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.path / ".writable", b"")
+            (self.path / ".writable").unlink()
+        except OSError as error:
+            raise RunError(f"cannot write to {self.path}: {error.strerror}; choose another --out") from None
+
+    def changes(self, recipe: Recipe) -> list[tuple[str, Any, Any]]:
+        """In what the folder's recipe differs from this one."""
+        mine = self.recipe()
+        return [] if mine is None else differences(mine, recipe)
+
+    def recipe(self) -> Recipe | None:
+        """The recipe that the folder was started with, if it was."""
+        path = self.path / "recipe.yaml"
+        return load_written_recipe(path) if path.is_file() else None
+
+    def write_recipe(self, recipe: Recipe, applied: dict[str, Any]) -> None:
+        """The recipe as it can be trained again, and the facts under `applied`."""
+        fields = recipe.model_dump(mode="json") | {"applied": applied}
+        text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=120)
+        write_atomically(self.path / "recipe.yaml", text.encode())
+
+    def applied(self) -> dict[str, Any]:
+        """The facts that were written with the recipe."""
+        path = self.path / "recipe.yaml"
+        return (yaml.safe_load(path.read_text()) or {}).get("applied", {}) if path.is_file() else {}
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """A mapping per epoch; a line torn by a crash is left out."""
+        return list(self._lines()) if self.metrics_file.is_file() else []
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        """Add an epoch."""
+        with self.metrics_file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def cut_after(self, epoch: int) -> None:
+        """Drop what was written for this epoch and later ones, which will be trained again."""
+        kept = [line for line in self.metrics() if line["epoch"] < epoch]
+        write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        for part in (*self.signals.glob("epoch-*.parquet"), *self.observations.glob("epoch-*.parquet")):
+            if int(part.stem.removeprefix("epoch-")) >= epoch:
+                part.unlink()
+
+    def summary(self) -> dict[str, Any] | None:
+        """What a finished run ended with, None before that."""
+        path = self.path / "summary.json"
+        return json.loads(path.read_text()) if path.is_file() else None
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """The last thing a run does."""
+        write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        for line in self.metrics_file.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+    def _is_mine(self) -> bool:
+        """Left by a run that was stopped before it wrote its recipe."""
+        # Where epochs or checkpoints are, there was a recipe: it is lost, and so is what they belong to.
+        has_epochs = self.metrics_file.is_file() and self.metrics_file.stat().st_size > 0
+        is_trained = has_epochs or any(self.checkpoints.glob("step-*"))
+        return not is_trained and all(_BEFORE_THE_RECIPE.fullmatch(entry.name) for entry in self.path.iterdir())
+
+
+@contextmanager
+def refusing_to_lose(folder: RunFolder) -> Iterator[None]:
+    """A full disk ends the run with a message; what was written before stays."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {folder.path}: {error.strerror}; the last checkpoint is intact: make room and --resume"
+        ) from None

@@ -1,0 +1,105 @@
+"""A run's folder opened again: recipe, data, network, policy."""
+
+import warnings
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from ..data import Data, Loader, load_data, test_transform
+from ..recipes.recipe import Recipe
+from .checkpoint import load_checkpoint
+from .folder import RunError, RunFolder
+from .weights import load_weights
+
+Which = Literal["last", "best"]
+
+
+def open_run(path: str | Path, data_dir: str | Path | None = None) -> "Run":
+    """The run in a folder, finished or not; `data_dir` says where the data is now, if it moved."""
+    folder = RunFolder(path)
+    if not folder.path.is_dir():
+        raise RunError(f"there is no folder {folder.path}; give the folder that `sage-snn train` wrote (its --out)")
+    recipe = folder.recipe()
+    if recipe is None:
+        raise RunError(f"{folder.path} holds no recipe.yaml, so it is not a run's; give the --out of `sage-snn train`")
+    return Run(folder, recipe if data_dir is None else recipe.updated({"data_dir": str(data_dir)}))
+
+
+def load(path: str | Path, which: Which = "last", data_dir: str | Path | None = None) -> nn.Module:
+    """The trained network of a run's folder, in eval mode and without a policy; the data is not needed.
+
+    Only a run that was stopped before it had written what it trains on asks for the data, at `data_dir` if it moved.
+    """
+    return open_run(path, data_dir).network(which)
+
+
+class Run:
+    """What a run left in its folder; data, weights and checkpoint are read when they are asked for."""
+
+    def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
+        self.folder, self.recipe = folder, recipe
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.folder.path.resolve().name
+
+    @cached_property
+    def data(self) -> Data:
+        """The data of the recipe, with the subsets it asks for."""
+        recipe = self.recipe
+        return load_data(
+            recipe.data,
+            recipe.data_dir,
+            train_images=recipe.train_images,
+            test_images=recipe.test_images,
+            classes_file=recipe.classes_file,
+            per_class=recipe.per_class,
+        )
+
+    @cached_property
+    def checkpoint(self) -> dict[str, Any] | None:
+        """State of the newest whole checkpoint, None if there is none."""
+        return load_checkpoint(self.folder.checkpoints)
+
+    @property
+    def policy_state(self) -> dict[str, Any] | None:
+        """The policy's `state_dict()` at the newest checkpoint, None without one that can be read."""
+        try:
+            return self.checkpoint["policy"] if self.checkpoint else None
+        except RunError as error:
+            warnings.warn(f"the policy's state is unknown: {error}", stacklevel=2)
+            return None
+
+    def network(self, which: Which = "last") -> nn.Module:
+        """The network in eval mode without a policy: after its last epoch (or step, if unfinished), or at its best."""
+        network = self.recipe.model.build(**(self.folder.applied().get("shape") or self.data.shape))
+        path = self.folder.best_weights if which == "best" else self.folder.weights
+        if path.is_file():
+            load_weights(network, path)
+        elif which == "best":
+            raise RunError(f"{self.folder.path} has no {path.name} yet; it is written after the first epoch: --resume")
+        else:
+            self._load_from_checkpoint(network)
+        return network.eval()
+
+    def test_loader(self, images: int | None = None) -> Loader:
+        """Batches of all test images, or of so many spread evenly over the set, which may be sorted by class."""
+        test = self.data.test
+        if images is not None and images < len(test):
+            test = test.select(torch.linspace(0, len(test) - 1, images).round().long())
+        return Loader(test, test_transform(self.data), min(self.recipe.batch_size, len(test)))
+
+    def _load_from_checkpoint(self, network: nn.Module) -> None:
+        if self.checkpoint is None:
+            raise RunError(
+                f"{self.folder.path} has neither model.safetensors nor a whole checkpoint; "
+                f"go on with `sage-snn train ... --out {self.folder.path} --resume`"
+            )
+        try:
+            network.load_state_dict(self.checkpoint["model"])
+        except RuntimeError as error:
+            raise RunError(f"the checkpoint in {self.folder.path} does not fit its recipe: {error}") from None

@@ -1,0 +1,71 @@
+"""Weights from files, without executing code from them."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ..data.digest import file_digest
+from ..recipes.recipe import Recipe, weights_file
+from .folder import RunError
+
+
+def read_weights(path: str | Path) -> dict[str, Any]:
+    """A state dict from a .safetensors file, a torch file, or a run's folder (its last epoch)."""
+    path = find_weights(path)
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
+        raise RunError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from None
+    if not _is_state_dict(loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded):
+        raise RunError(f"{path} holds no weights by name; save model.state_dict(), and give that file")
+    return loaded
+
+
+def find_weights(path: str | Path) -> Path:
+    """The file that holds them."""
+    file = weights_file(path)
+    if not file.is_file():
+        raise RunError(f"no weights at {file}; give a .safetensors or torch file, or the folder of a finished run")
+    return file
+
+
+def load_first_weights(model: nn.Module, recipe: Recipe) -> None:
+    """Those that the recipe starts from, if it names any."""
+    if recipe.init_from is None:
+        return
+    if file_digest(find_weights(recipe.init_from)) != recipe.init_digest:
+        raise RunError(
+            f"{recipe.init_from} has changed since the run was started from it; "
+            "put the file back, or train in a new folder (--out)"
+        )
+    load_weights(model, recipe.init_from)
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Load weights of this library's names, or of the Spikformer authors'."""
+    from ..models import Spikformer, load_official_state_dict  # brings timm, which `import sage_snn` must not
+
+    state = read_weights(path)
+    if isinstance(model, Spikformer) and not state.keys() & model.state_dict().keys() - {"head.weight", "head.bias"}:
+        try:
+            return load_official_state_dict(model, state)
+        except ValueError as error:
+            raise RunError(f"{path}: {error}") from None
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise RunError(f"{path} does not fit the model: {error}") from None
+    return None
+
+
+def _is_state_dict(loaded: Any) -> bool:
+    return isinstance(loaded, dict) and all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items()
+    )

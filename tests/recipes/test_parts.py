@@ -1,0 +1,89 @@
+from typing import Literal
+
+import pytest
+import yaml
+
+from sage_snn.losses import TET, CrossEntropy, SumCrossEntropy
+from sage_snn.recipes import LOSSES, MODELS, POLICIES, RecipeError, differences, load_recipe
+from sage_snn.recipes.parts import Family, Kind
+from sage_snn.recipes.policies import FixedPart, LearnablePart, SagePart
+
+
+def test_a_part_has_its_own_fields_only():
+    assert set(FixedPart.model_fields) == {"kind", "slope"}
+    assert set(LearnablePart.model_fields) == {"kind", "slope", "per"}
+    assert not {"slope", "per"} & set(SagePart.model_fields)
+    assert POLICIES.names == ("fixed", "learnable", "sage")
+    assert MODELS.names == ("spikformer",)
+    assert LOSSES.names == ("cross_entropy", "tet", "sum_cross_entropy")
+
+
+def test_fields_of_other_kinds_are_accepted_and_ignored():
+    fixed = load_recipe("digits", {"policy.kind": "fixed", "policy.gain": -0.5, "policy.per": "block"})
+    assert fixed.policy.model_dump() == {"kind": "fixed", "slope": 4.0}
+    assert not hasattr(fixed.policy, "gain")
+    with pytest.raises(RecipeError, match=r"policy\.gian: no such field; did you mean 'gain'\?"):
+        fixed.updated({"policy.gian": 1})
+    with pytest.raises(RecipeError, match=r"policy\.per: Input should be 'network', 'block', 'layer' or 'time'"):
+        fixed.updated({"policy.per": "head"})
+
+
+def test_changing_the_kind_and_back_gives_the_same_recipe():
+    sage = load_recipe("digits", {"policy.gain": -0.5, "policy.warmup_epochs": 0})
+    fixed = sage.updated({"policy.kind": "fixed"})
+    assert fixed.policy.kind == "fixed"
+    assert fixed.updated({"policy.kind": "sage"}) == sage
+    assert differences(sage, fixed) == [("policy.kind", "sage", "fixed")]
+
+
+def test_what_was_given_for_another_kind_is_written_and_read_again(tmp_path):
+    fixed = load_recipe("digits", {"policy.kind": "fixed", "policy.gain": -0.5})
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(fixed.model_dump(mode="json")))
+    again = load_recipe(tmp_path / "recipe.yaml")
+    assert again == fixed
+    assert again.identity()["policy.gain"] == -0.5
+    assert fixed != load_recipe("digits", {"policy.kind": "fixed"})
+
+
+def test_a_part_may_be_given_as_it_is():
+    assert load_recipe({"policy": FixedPart(slope=3.0)}).identity()["policy.slope"] == 3.0
+
+
+class NarrowPart(Kind):
+    kind: Literal["narrow"] = "narrow"
+    slope: float = 3.0
+
+
+def test_a_name_means_the_same_in_every_kind():
+    with pytest.raises(TypeError, match=r"NarrowPart\.slope is not the slope of another kind; rename it"):
+        Family(FixedPart | NarrowPart, default="fixed")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("cross_entropy", CrossEntropy()),
+        ("tet", TET()),
+        ({"kind": "tet", "weight": 0.1, "target": 0}, TET(weight=0.1, target=0.0)),
+        ("sum_cross_entropy", SumCrossEntropy()),
+    ],
+)
+def test_a_loss_is_a_word_or_a_mapping(given, expected):
+    assert load_recipe({"loss": given}).loss.build() == expected
+    assert load_recipe("digits", {"loss": given}).loss.build() == expected
+
+
+def test_settings_reach_the_fields_of_a_loss_that_is_a_word(tmp_path):
+    (tmp_path / "own.yaml").write_text("loss: tet\n")
+    assert load_recipe(tmp_path / "own.yaml", {"loss.weight": 0.2}).loss.build() == TET(weight=0.2)
+    assert load_recipe("digits", {"loss": "tet", "loss.weight": 0.2}).loss.build() == TET(weight=0.2)
+    with pytest.raises(RecipeError, match=r"loss\.kind: Input should be 'cross_entropy', 'tet' or 'sum_cross_entropy'"):
+        load_recipe({"loss": "tett"})
+
+
+def test_the_usual_loss_is_not_written_but_every_field_can_be_seen():
+    usual, other = load_recipe("digits"), load_recipe("digits", {"loss": "tet"})
+    assert "loss" not in usual.model_dump()
+    assert usual.all_fields()["loss"] == {"kind": "cross_entropy", "weight": 0.05, "target": 1.0}
+    assert other.model_dump()["loss"]["kind"] == "tet"
+    assert differences(usual, other) == [("loss.kind", "cross_entropy", "tet")]

@@ -1,0 +1,38 @@
+import subprocess
+
+import pytest
+
+from sage_snn.runs import applied
+
+
+def git(folder, *arguments):
+    who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The package's file as it lies in an environment inside somebody's repository."""
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "--message", "theirs")
+    path = tmp_path / "site-packages" / "applied.py"
+    path.parent.mkdir()
+    path.touch()
+    monkeypatch.setattr(applied, "__file__", str(path))
+    return path
+
+
+def test_the_commit_is_that_of_the_repository_that_tracks_the_package(installed):
+    git(installed.parent, "add", installed.name)
+    git(installed.parent, "commit", "--message", "ours")
+    assert applied.commit() == git(installed.parent, "rev-parse", "HEAD")
+
+
+def test_the_commit_of_somebody_elses_repository_is_not_recorded(installed):
+    assert applied.commit() is None
+
+
+def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert applied.commit() is None

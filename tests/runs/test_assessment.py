@@ -1,0 +1,63 @@
+import io
+import json
+
+import pytest
+import torch
+from rich.console import Console
+
+from sage_snn.runs import RunFolder
+from sage_snn.runs.assessment import Assessment, assess
+from sage_snn.runs.energy import Activity, Layer
+from sage_snn.runs.run import open_run
+
+
+@pytest.fixture(scope="module")
+def assessment(finished):
+    return assess(open_run(finished))
+
+
+def printed(thing):
+    file = io.StringIO()
+    Console(file=file, width=120).print(thing)
+    return file.getvalue()
+
+
+def test_accuracy_is_that_of_the_last_epoch(finished, assessment):
+    last = RunFolder(finished).metrics()[-1]
+    assert assessment.top1 == pytest.approx(last["test_top1"])
+    assert assessment.top5 == pytest.approx(last["test_top5"])
+    assert assessment.loss == pytest.approx(last["test_loss"], rel=1e-5)
+
+
+def test_confusion_holds_every_test_image_once(finished, assessment):
+    run = open_run(finished)
+    assert torch.equal(assessment.confusion.sum(1), torch.bincount(run.data.test.labels, minlength=10))
+    assert 100 * assessment.confusion.trace() / 60 == pytest.approx(assessment.top1)
+
+
+def test_it_is_ready_for_json(assessment):
+    told = json.loads(json.dumps(assessment.as_dict()))
+    assert told["costs"]["mac_pj"] == 4.6
+    assert told["costs"]["ac_pj"] == 0.9
+    per_image = told["per_image"]
+    assert per_image["energy_uj"] == pytest.approx((0.9 * per_image["sops"] + 4.6 * per_image["macs"]) * 1e-6)
+    assert told["layers"]["stem.stages.0"]["firing_rate"] >= 0
+    assert told["confusion"] == assessment.confusion.tolist()
+
+
+def test_the_printed_tables_state_the_costs_and_every_layer(assessment):
+    text = printed(assessment)
+    assert "4.6 pJ per MAC, 0.9 pJ per AC" in text
+    assert f"top-1 {assessment.top1:.2f} %" in text
+    assert "blocks.1.mlp.second" in text
+
+
+def test_many_classes_show_the_pairs_mistaken_most():
+    classes = tuple(f"[kind {i}]" for i in range(50))
+    confusion = torch.eye(50, dtype=torch.int64)
+    confusion[3, 7], confusion[8, 1] = 5, 2
+    activity = Activity(1, {"head": Layer(acs=1.0, ann_macs=2.0)})
+    text = printed(Assessment("run", "best", 57, classes, 87.7, 100.0, 0.1, confusion, activity))
+    lines = [line for line in text.splitlines() if "[kind" in line]
+    assert len(lines) == 2
+    assert all(part in lines[0] for part in ("[kind 3]", "[kind 7]", "5"))

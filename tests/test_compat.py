@@ -1,0 +1,86 @@
+"""What others do not promise, and we rely on: the first tests to fail when they change it."""
+
+import torch
+from spikingjelly.activation_based import neuron
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from sage_snn import compat
+
+
+def test_apples_devices_lack_float64():
+    assert compat.precise("mps") == torch.float32
+    assert compat.precise("cpu") == compat.precise(torch.device("cuda", 0)) == torch.float64
+
+
+def test_a_replay_of_checkpointing_is_inside_backward():
+    seen = []
+
+    def look(x):
+        seen.append(compat.is_in_backward())
+        return x.square()
+
+    checkpoint(look, torch.ones(2, requires_grad=True), use_reentrant=False).sum().backward()
+    assert seen == [False, True]
+    assert not compat.is_in_backward()
+
+
+def test_hooks_on_what_autograd_keeps_are_seen():
+    assert not compat.has_saved_tensor_hooks()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert compat.has_saved_tensor_hooks()
+
+
+def test_versions_count_changes_in_place():
+    x = torch.zeros(2)
+    before = compat.version_of(x)
+    x.add_(1)
+    assert compat.version_of(x) == before + 1
+
+
+def test_lists_of_tensors_are_copied_and_measured_at_once():
+    targets = [torch.zeros(()), torch.zeros(2)]
+    compat.copy_each(targets, [torch.tensor(3.0), torch.tensor([3.0, 4.0])])
+    assert [float(norm) for norm in compat.norms(targets)] == [3.0, 5.0]
+
+
+def test_every_kind_of_hook_is_seen():
+    for register in ("register_forward_pre_hook", "register_full_backward_hook", "register_full_backward_pre_hook"):
+        module = nn.Linear(1, 1)
+        assert not compat.has_input_hooks(module)
+        handle = getattr(module, register)(lambda *_: None)
+        assert compat.has_input_hooks(module)
+        handle.remove()
+        assert not compat.has_input_hooks(module)
+    module = nn.Linear(1, 1)
+    module.register_forward_hook(print)
+    assert compat.forward_hooks(module) == [print]
+
+
+def test_spikingjellys_nodes_keep_their_membrane_among_their_memories():
+    node = neuron.LIFNode(step_mode="m")
+    node(torch.full((2, 3), 0.5))
+    assert torch.equal(compat.memories(node)["v"], node.v)
+    compat.memories(node)["v"] = 0.0
+    assert node.v == 0.0
+    assert compat.memories(nn.Linear(1, 1)) == {}
+
+
+def test_wrappers_hold_the_network_where_they_are_said_to():
+    from lightning.fabric.wrappers import _FabricModule
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    network = nn.Linear(1, 1)
+    wrapped = [
+        nn.DataParallel(network),
+        torch.compile(network),
+        checkpoint_wrapper(network),
+        _FabricModule(network, strategy=None),
+    ]
+    for module in wrapped:
+        assert getattr(module, compat.WRAPPERS[type(module).__name__]) is network
+
+
+def test_a_sequence_gives_its_parts_by_name():
+    linear = nn.Linear(1, 1)
+    assert compat.entries(nn.Sequential(linear)) == {"0": linear}

@@ -1,0 +1,56 @@
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sage_snn.losses import TET, CrossEntropy, SumCrossEntropy
+
+STEPS = torch.tensor([[[0.0, 0.0]], [[0.0, math.log(3.0)]]])  # two steps, one image: p = (1/2, 1/2), then (1/4, 3/4)
+LABEL = torch.tensor([1])
+
+
+def test_cross_entropy_is_that_of_the_mean_over_time():
+    # Mean logits (0, log 3 / 2): p of class 1 is sqrt 3 / (1 + sqrt 3).
+    expected = -math.log(math.sqrt(3) / (1 + math.sqrt(3)))
+    assert CrossEntropy()(STEPS, LABEL).item() == pytest.approx(expected)
+
+
+def test_cross_entropy_of_one_step_is_torchs_to_the_bit():
+    logits, labels = torch.randn(64, 10), torch.randint(0, 10, (64,))
+    assert torch.equal(CrossEntropy()(logits[None], labels), F.cross_entropy(logits, labels))
+
+
+def test_sum_cross_entropy_is_that_of_the_sum_over_time():
+    assert SumCrossEntropy()(STEPS, LABEL).item() == pytest.approx(-math.log(3 / 4))
+
+
+def test_tet_averages_the_entropies_and_pulls_logits_to_the_target():
+    entropy = (math.log(2) + math.log(4 / 3)) / 2
+    distance = (1 + 1 + 1 + (math.log(3) - 1) ** 2) / 4
+    assert TET(weight=0)(STEPS, LABEL).item() == pytest.approx(entropy)
+    assert TET(weight=1)(STEPS, LABEL).item() == pytest.approx(distance)
+    assert TET()(STEPS, LABEL).item() == pytest.approx(0.95 * entropy + 0.05 * distance)
+    assert TET(weight=1, target=0.0)(STEPS, LABEL).item() == pytest.approx(math.log(3) ** 2 / 4)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), SumCrossEntropy(), TET()], ids=lambda loss: type(loss).__name__)
+def test_soft_targets_of_one_class_are_that_class(loss):
+    logits, labels = torch.randn(3, 8, 10, requires_grad=True), torch.randint(0, 10, (8,))
+    soft = F.one_hot(labels, 10).float()
+    assert loss(logits, soft).item() == pytest.approx(loss(logits, labels).item())
+    loss(logits, soft).backward()
+    assert logits.grad.shape == logits.shape
+
+
+def test_tet_is_spikingjellys_without_the_second_term():
+    from spikingjelly.activation_based.functional import temporal_efficient_training_cross_entropy as theirs
+
+    logits, labels = torch.randn(4, 8, 10), torch.randint(0, 10, (8,))
+    assert TET(weight=0)(logits, labels).item() == pytest.approx(theirs(logits, labels).item())
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.5])
+def test_a_weight_outside_its_range_is_refused(weight):
+    with pytest.raises(ValueError, match="weight of TET's second term must be in"):
+        TET(weight=weight)
