@@ -138,3 +138,37 @@ def test_a_model_can_be_checked_between_a_pass_and_its_reset(batch):
     )
     model(batch[0])
     assert math.isfinite(check(model, *batch).loss)
+
+
+class Pair(torch.nn.Module):
+    """Returns logits and features, as some repositories do."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, x):
+        return self.network(x), self.network.forward_features(x)
+
+
+def test_a_model_that_returns_a_tuple_wants_an_output(ours, images):
+    labels = torch.arange(4)
+    with pytest.raises(ValueError, match=r"returns a tuple, not a tensor of logits; pass output="):
+        check(Pair(ours()), images, labels)
+    report = check(Pair(ours()), images, labels, output=lambda returned: returned[0])
+    assert report.loss == pytest.approx(check(ours(), images, labels).loss)
+
+
+def test_a_loss_of_ones_own_is_used(ours, images):
+    report = check(ours(), images, torch.zeros(4, 10), loss=torch.nn.functional.mse_loss)
+    with torch.no_grad():
+        assert report.loss == pytest.approx(float(ours().train()(images).square().mean()))
+
+
+def test_a_network_without_attention_is_checked_layer_by_layer():
+    from spikingjelly.activation_based import layer
+
+    network = torch.nn.Sequential(layer.Linear(6, 8, step_mode="m"), LIFNode(step_mode="m"), torch.nn.Linear(8, 3))
+    report = check(network, torch.rand(2, 4, 6), torch.tensor([0, 1, 2, 0]))
+    assert [part.name for part in report.parts] == ["1"]
+    assert report.parts[0].dead_heads == []

@@ -84,3 +84,19 @@ def test_wrappers_hold_the_network_where_they_are_said_to():
 def test_a_sequence_gives_its_parts_by_name():
     linear = nn.Linear(1, 1)
     assert compat.entries(nn.Sequential(linear)) == {"0": linear}
+
+
+def test_lightnings_precision_keeps_a_state_and_says_whether_it_scales():
+    from lightning.fabric import Fabric
+
+    for precision, scales in (("32-true", False), ("bf16-mixed", False), ("16-mixed", True)):
+        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        assert compat.scales_gradients(fabric) is scales
+        plugin = compat.precision_of(fabric)
+        plugin.load_state_dict(plugin.state_dict())
+
+
+def test_every_batch_normalisation_is_one():
+    for norm in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
+        assert issubclass(norm, compat.AnyBatchNorm)
+    assert not issubclass(nn.LayerNorm, compat.AnyBatchNorm)

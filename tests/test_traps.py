@@ -74,11 +74,11 @@ def test_readings_go_into_the_same_memory_at_every_step(ours, images):
     """What a compiled graph writes into must not be replaced behind its back."""
     model = ours()
     sage = SAGE(model, warmup_steps=0)
-    held = [tap.sums.data_ptr() for tap in sage._taps]
+    held = [tap.sums.data_ptr() for tap in sage._reader.all_taps]
     for _ in range(3):
         model(images)
         sage.step()
-    assert [tap.sums.data_ptr() for tap in sage._taps] == held
+    assert [tap.sums.data_ptr() for tap in sage._reader.all_taps] == held
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .control import Block, Group, find_blocks, find_layers
     from .laws import DeadZoneTanh
     from .neurons import LIFNode
-    from .policies import SAGE, Fixed, Learnable, Policy
+    from .policies import SAGE, Fixed, Learnable, Policy, Scheduled, policy_of
     from .runs import load
     from .signals import Constant, FiringRate, HeadEntropy, HeadGini, Random
     from .statistics import Statistics
@@ -32,11 +32,13 @@ __all__ = [
     "Policy",
     "Random",
     "Report",
+    "Scheduled",
     "Statistics",
     "check",
     "find_blocks",
     "find_layers",
     "load",
+    "policy_of",
 ]
 
 _HOMES = {
@@ -44,7 +46,7 @@ _HOMES = {
     "control": ("Block", "Group", "find_blocks", "find_layers"),
     "laws": ("DeadZoneTanh",),
     "neurons": ("LIFNode",),
-    "policies": ("SAGE", "Fixed", "Learnable", "Policy"),
+    "policies": ("SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
     "runs": ("load",),
     "signals": ("Constant", "FiringRate", "HeadEntropy", "HeadGini", "Random"),
     "statistics": ("Statistics",),

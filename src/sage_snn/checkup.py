@@ -1,7 +1,7 @@
 """A look at a model's surrogate gradients, silent neurons and dead heads, before a long training is started."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from spikingjelly.activation_based import functional
 from torch import Tensor, nn
 
 from .compat import precise
-from .control import Group, LivingHeads, copied, find_blocks, nodes_of, reading, unwrapped
+from .control import Group, LivingHeads, copied, find_groups, nodes_of, reading, unwrapped
 
 VANISHING, EXPLODING = 1e-4, 1e4  # a node that shrinks or grows the gradient by this factor is reported
 
@@ -64,7 +64,7 @@ class _Probe:
 
     def __init__(self, node: nn.Module) -> None:
         self.fired: Tensor | None = None
-        self.spikes = self.places = 0
+        self.spikes = self.outputs = 0
         self.before: list[Tensor] = []
         self.after: list[Tensor] = []
         # A view of its own: the gradient of the input itself would hold that of a shortcut around the node too.
@@ -73,7 +73,7 @@ class _Probe:
 
     def __call__(self, node: Any, args: tuple[Tensor, ...], output: Tensor) -> None:
         ever = output.detach().ne(0)
-        self.spikes, self.places = self.spikes + int(ever.sum()), self.places + ever.numel()
+        self.spikes, self.outputs = self.spikes + int(ever.sum()), self.outputs + ever.numel()
         # Time and batch come first; what is left is the population of neurons.
         population = ever.flatten(0, 1).any(0) if getattr(node, "step_mode", "m") == "m" else ever.any(0)
         self.fired = population if self.fired is None else self.fired | population
@@ -98,30 +98,51 @@ class _Probe:
         return "vanishing gradient" if gain < VANISHING else ("exploding gradient" if gain > EXPLODING else None)
 
 
-def check(model: nn.Module, images: Tensor, labels: Tensor, *, blocks: Sequence[Group] | None = None) -> Report:
-    """One forward and backward pass of a copy of the model in training mode; the model itself is not touched."""
+def check(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    blocks: Sequence[Group] | None = None,
+    output: Callable[[Any], Tensor] | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+) -> Report:
+    """One forward and backward pass of a copy of the model in training mode; the model itself is not touched.
+
+    `output` picks the logits from what the model returns, by default all of it, averaged over time where it has time
+    steps; `loss` is called with them and the labels.
+    """
     # The copy takes the given blocks along, so that they name the copy's modules.
     network, described = copied(unwrapped(model), list(blocks) if blocks is not None else None)
     network.train().zero_grad()
     functional.reset_net(network)
-    groups: list[Group] = described if described is not None else find_blocks(network)
+    groups: list[Group] = described if described is not None else find_groups(network)
     inside = {id(node) for group in groups for node in group.neurons}
     outside = Group([node for node in nodes_of(network) if id(node) not in inside], "outside blocks")
     probes = {id(node): _Probe(node) for group in (outside, *groups) for node in group.neurons}
     heads = [LivingHeads(group.width) for group in groups]
     sources = [(source, alive.see) for group, alive in zip(groups, heads, strict=True) for source in group.sources]
     with torch.enable_grad(), reading(sources):
-        logits = network(images)
-        logits = logits.mean(0) if logits.ndim == 3 else logits  # SpikingJelly's Spikformer keeps the time steps
-        loss = F.cross_entropy(logits, labels)
-        loss.backward()
+        value = loss(_logits(network(images), output), labels)
+        value.backward()
     dead = [[], *(alive.dead for alive in heads)]
     parts = [
         _part(group.name or f"block {i - 1}", [probes[id(node)] for node in group.neurons], dead[i])
         for i, group in enumerate((outside, *groups))
         if group.neurons
     ]
-    return Report(loss.item(), parts)
+    return Report(value.item(), parts)
+
+
+def _logits(returned: Any, output: Callable[[Any], Tensor] | None) -> Tensor:
+    logits = returned if output is None else output(returned)
+    if not isinstance(logits, Tensor):
+        raise ValueError(
+            f"the model returns a {type(logits).__name__}, not a tensor of logits; "
+            "pass output=, such as output=lambda returned: returned[0]"
+        )
+    # SpikingJelly's Spikformer keeps the time steps.
+    return logits.mean(0) if logits.ndim == 3 and output is None else logits
 
 
 def _part(name: str, probes: list[_Probe], dead_heads: list[int]) -> Part:
@@ -130,7 +151,7 @@ def _part(name: str, probes: list[_Probe], dead_heads: list[int]) -> Part:
     silent = sum(int((~probe.fired).sum()) for probe in ran if probe.fired is not None)
     gains = [probe.gain for probe in ran] or [0.0]
     problems = sorted({problem for probe in probes if (problem := probe.problem)})
-    rate = sum(p.spikes for p in ran) / max(1, sum(p.places for p in ran))
+    rate = sum(p.spikes for p in ran) / max(1, sum(p.outputs for p in ran))
     if ran and rate == 0:
         problems.append("all neurons silent")
     if dead_heads:

@@ -44,15 +44,13 @@ def demo(
     out: Annotated[Path, typer.Option(help="folder for the runs")] = Path("runs/demo"),
     epochs: Annotated[int | None, typer.Option(help="shorter or longer than the recipe")] = None,
 ) -> None:
-    """All policies side by side on the embedded digits; minutes on two cores."""
+    """Fixed, learnable and sage side by side on the embedded digits; minutes on two cores."""
     from .studies.report import write_report
     from .studies.results import load_runs
     from .training.demo import run_demo
 
-    *policies, last = run_demo(out, epochs)
-    runs = load_runs(out / policy for policy in (*policies, last))
-    title = f"{', '.join(policies)} and {last} on digits"
-    print(f"The page of these runs: {write_report(runs, out, title=title)}")
+    runs = load_runs(out / policy for policy in run_demo(out, epochs))
+    print(f"The page of these runs: {write_report(runs, out, title='fixed, learnable and sage on digits')}")
 
 
 @app.command()
@@ -115,38 +113,67 @@ def inspect(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_js
 
 
 @app.command()
+def check(
+    source: Annotated[str, typer.Argument(help="folder of a run, or a recipe", metavar="RUN | RECIPE")],
+    data_dir: DataDir = None,
+    settings: Settings = None,
+) -> None:
+    """Surrogate gradients, silent neurons and dead heads on one training batch, before a training or after it."""
+    from .recipes import load_recipe, parse_settings
+    from .runs import RunError, check_recipe, check_run, open_run
+
+    if Path(source).is_dir():
+        if settings:
+            raise RunError("--set changes a recipe; a run is checked as it was trained")
+        report = check_run(open_run(source, data_dir))
+    else:
+        here = {} if data_dir is None else {"data_dir": str(data_dir)}
+        report = check_recipe(load_recipe(source, parse_settings(settings or []) | here))
+    print(report)
+    raise typer.Exit(not report.ok)
+
+
+@app.command()
 def export(
     run: Run,
-    to: Annotated[Literal["onnx", "nir", "safetensors", "official"], typer.Option(help="format")],
+    to: Annotated[
+        Literal["onnx", "nir", "safetensors", "official"],
+        typer.Option(help="format; nir holds chains of layers only, no attention"),
+    ],
     out: Annotated[Path | None, typer.Option(help="file to write; default: RUN/export.<suffix>")] = None,
     weights: Weights = "last",
     data_dir: DataDir = None,
 ) -> None:
-    """Write a run's network for other programs."""
+    """Write a run's network for other programs, with what they need to know of it; the data set is not needed."""
     from .deploy import SUFFIXES
     from .deploy import export as write
     from .runs import open_run
+    from .runs.card import card_of, example_of
 
     opened = open_run(run, data_dir)
-    images = next(iter(opened.test_loader().epoch(0, 0, 1))).images[:2]
-    print(write(opened.network(weights), out or run / f"export{SUFFIXES[to]}", to, images))
+    path = out or run / f"export{SUFFIXES[to]}"
+    print(write(opened.network(weights), path, to, example_of(opened), card_of(opened, weights)))
 
 
 @app.command()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="folders of finished runs, or a study of ./runs", metavar="RUN | STUDY")
+        list[Path],
+        typer.Argument(
+            help="folders of finished runs, or a study (name or YAML file) of ./runs", metavar="RUN | STUDY"
+        ),
     ],
     out: Annotated[Path, typer.Option(help="folder for report.html and its figures")] = Path("report"),
+    data_dir: DataDir = None,
     different_recipes: Annotated[bool, typer.Option("--different-recipes", help="compare runs that differ")] = False,
 ) -> None:
-    """One page that opens without a network: tables, figures, claims, recipes of these runs."""
+    """One page that opens without a network: tables, figures, recipes of these runs; a study's claims."""
     from .studies.report import write_report
     from .studies.results import load_runs, require_comparable
-    from .studies.study import shipped_studies
+    from .studies.study import is_study
 
-    if len(runs) == 1 and str(runs[0]) in shipped_studies() and not runs[0].exists():
-        _write_study_page(_load_study(str(runs[0])), Path("runs"), out)
+    if len(runs) == 1 and is_study(runs[0]):
+        _write_study_page(_load_study(str(runs[0]), data_dir=data_dir), Path("runs"), out)
         return
     loaded = load_runs(runs)
     if not different_recipes:

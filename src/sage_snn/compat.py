@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 
@@ -26,6 +27,12 @@ def has_saved_tensor_hooks() -> bool:
     return top(False) is not None
 
 
+def checkpointed_region() -> object | None:
+    """What tells one region of (non-reentrant) activation checkpointing from another, or its replay; None outside."""
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore
+    return top[0] if top is not None and top[0].__module__ == torch.utils.checkpoint.__name__ else None
+
+
 def version_of(tensor: Tensor) -> int:
     """How often the tensor was changed in place."""
     return tensor._version
@@ -39,6 +46,16 @@ def copy_each(targets: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 def norms(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Euclidean norm of each tensor, in one launch."""
     return tuple(torch._foreach_norm(list(tensors)))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def precision_of(fabric: Any) -> Any:
+    """Lightning's plugin for mixed precision, with `state_dict()` and `load_state_dict()`."""
+    return fabric.strategy.precision
+
+
+def scales_gradients(fabric: Any) -> bool:
+    """Does Lightning scale the loss (fp16)? Infinite gradients are then expected, and handled by its scaler."""
+    return getattr(precision_of(fabric), "scaler", None) is not None
 
 
 def forward_hooks(module: nn.Module) -> list[Any]:
@@ -65,6 +82,9 @@ def is_graphed(module: nn.Module) -> bool:
     """Was the module captured by torch.cuda.make_graphed_callables?"""
     return "graphed" in getattr(module.__dict__.get("forward"), "__qualname__", "")
 
+
+# What the batch normalisations of all dimensions have in common.
+AnyBatchNorm = nn.modules.batchnorm._BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 # Attribute that holds the network, by the wrapper's name: they need not be imported to be known.
 WRAPPERS = {

@@ -38,3 +38,14 @@ class DeadZoneTanh:
         reach = z - z.clamp(-self.dead_zone, self.dead_zone) if self.continuous else z
         moved = self.base + self.gain * torch.tanh(reach)
         return torch.where(z.abs() < self.dead_zone, self.base, moved).clamp(self.low, self.high)
+
+
+def check_law(law: Law, z: Tensor) -> None:
+    """Refuse a law that does not give a positive slope per block, for z (blocks,) of zeros."""
+    base = getattr(law, "base", 1.0)
+    if not isinstance(base, int | float) or not base > 0:
+        raise ValueError(f"the base of a law must be a positive number, not {base!r}")
+    for score in (-3.0, 0.0, 3.0):  # scores of a normalised series hardly go further
+        slopes = law(z + score)
+        if slopes.shape != z.shape or not bool((slopes > 0).all()):
+            raise ValueError(f"a law must give one positive slope per block, ({len(z)},), not {slopes} for {score}")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .compat import forward_hooks, has_input_hooks, memories, precise
 from .kernels.calls import SHAPE_CODES
 from .kernels.lif import Membrane, lif
+from .replay import Starts
 from .surrogate import SHAPES, Slope
 
 
@@ -46,6 +47,7 @@ class LIFNode(neuron.LIFNode):
         super().__init__(tau, decay_input, v_threshold, v_reset, function, detach_reset, step_mode, store_v_seq)
         self.carry_state = carry_state
         self.slope: Slope | None = None
+        self.starts = Starts()
 
     def __init_subclass__(cls) -> None:
         unheard = [name for name in ("neuronal_charge", "neuronal_fire", "neuronal_reset") if name in cls.__dict__]
@@ -83,6 +85,21 @@ class LIFNode(neuron.LIFNode):
         spikes, v = self._fire(inputs[0], states[0])
         return (spikes,), (v, *states[1:])
 
+    def single_step_forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Spikes (...) of the currents (...) of one time step."""
+        self._begin()
+        return super().single_step_forward(x, *args, **kwargs)
+
+    def reset(self) -> None:
+        """Back to rest."""
+        super().reset()
+        self.starts.clear()
+
+    def _begin(self) -> None:
+        """A pass that activation checkpointing runs again begins with the membrane that it began with at first."""
+        if (self.carry_state or self.step_mode == "s") and not torch.compiler.is_compiling():
+            self.v = self.starts.begin(self.v, training=self.training, every_step=self.step_mode == "s")
+
     def multi_step_forward(self, x_seq: Tensor, *args: Any, fired: bool = False, **kwargs: Any) -> Any:
         """Spikes (T, ...) of the currents (T, ...).
 
@@ -90,6 +107,7 @@ class LIFNode(neuron.LIFNode):
         """
         if fired:
             return x_seq
+        self._begin()
         if self.store_v_seq and self.slope is not None:
             with self._slope_step_by_step(self.slope, len(x_seq)):
                 spikes = super().multi_step_forward(x_seq, *args, **kwargs)

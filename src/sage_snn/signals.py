@@ -37,6 +37,10 @@ class HeadEntropy:
         if self.over not in ("keys", "map"):
             raise ValueError(f"over must be 'keys' or 'map', not {self.over!r}")
 
+    def rows_read(self, q: Tensor, k: Tensor, scale: float) -> int:
+        """Query rows of the images that are read."""
+        return q[:, : self.images, 0, :, 0].numel()
+
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
         q, k = q[:, : self.images].detach(), k[:, : self.images].detach()
@@ -53,6 +57,10 @@ class HeadGini:
     def __post_init__(self) -> None:
         _require_positive("temperature", self.temperature)
         _require_positive("images", 1 if self.images is None else self.images)
+
+    def rows_read(self, q: Tensor, k: Tensor, scale: float) -> int:
+        """Query rows of the images that are read."""
+        return q[:, : self.images, 0, :, 0].numel()
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
@@ -134,6 +142,14 @@ def sample_std(values: Tensor) -> Tensor:
 SPREADS: dict[str, Spread] = {"std": population_std, "sample_std": sample_std, "mean": torch.mean}
 
 
+def check_spread(spread: Spread, widths: set[int]) -> None:
+    """Refuse a spread that does not make one number of the values of a group."""
+    for count in widths:
+        value = spread(torch.zeros(count, dtype=precise("cpu")))
+        if not isinstance(value, Tensor) or value.shape != ():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"a spread must give a tensor () for the values ({count},) of all heads, not {value!r}")
+
+
 def head_entropy(q: Tensor, k: Tensor, scale: float = 0.125, temperature: float = 0.25) -> Tensor:
     """Normalised attention entropy per head, (H,) float64 in [0, 1]."""
     return _checked(HeadEntropy(temperature), q, k, scale)
@@ -155,9 +171,7 @@ def gini_dispersion(q: Tensor, k: Tensor, scale: float = 0.125, temperature: flo
 
 
 def _checked(signal: Signal, q: Tensor, k: Tensor, scale: float) -> Tensor:
-    if q.ndim != 5 or q.shape != k.shape:
-        shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
-        raise ValueError(f"query and key must both have the shape (T, B, H, N, K), not {shapes}")
+    attention.require_pair(q, k)
     values = signal(q, k, scale)
     if not values.isfinite().all():
         heads = [i for i, finite in enumerate(values.isfinite()) if not finite]

@@ -89,3 +89,26 @@ def test_two_ranks_agree_with_each_other_and_with_the_joint_batch(found, model, 
     assert torch.equal(first["gradient"], second["gradient"])
     assert torch.allclose(first["gradient"], slope_gradient(model, data[:2]), rtol=1e-4, atol=0)
     assert first["gradient"].all()
+
+
+def step_without_a_pass(rank, folder, model, batch):
+    """The second process forgets its forward pass."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
+    model = copy.deepcopy(model)
+    sage = SAGE(model, warmup_steps=0)
+    if rank == 0:
+        model(batch)
+    try:
+        sage.step()
+    except RuntimeError as error:
+        (folder / f"{rank}.txt").write_text(str(error))
+    dist.barrier()  # nobody waits for the other in a collective call of the policy
+    dist.destroy_process_group()
+
+
+def test_a_rank_that_read_nothing_stops_all_of_them(ours, images, tmp_path):
+    mp.spawn(step_without_a_pass, args=(tmp_path, ours(), images), nprocs=RANKS)
+    told = [(tmp_path / f"{rank}.txt").read_text() for rank in range(RANKS)]
+    assert "another rank called step() without a forward pass" in told[0]
+    assert "step() before any forward pass" in told[1]

@@ -71,9 +71,9 @@ def environment() -> dict[str, Any]:
 
 def environment_lines() -> list[str]:
     """The same in words."""
-    found = environment()
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    return [f"{found['processor']}, {found['threads']} threads; {versions}", f"kernels {found['kernels']}"]
+    facts = environment()
+    versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    return [f"{facts['processor']}, {facts['threads']} threads; {versions}", f"kernels {facts['kernels']}"]
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:

@@ -4,7 +4,7 @@ The only room that knows the insides of models.
 """
 
 from .attention import Attention, LivingHeads
-from .copies import copied, unwrapped
+from .copies import carries_foreign_state, copied, is_compiled, unwrapped
 from .finder import find_blocks, find_groups, find_layers
 from .group import Block, Group, group_nodes, owners
 from .outputs import watching
@@ -22,12 +22,14 @@ __all__ = [
     "NodeSlopes",
     "Source",
     "Tap",
+    "carries_foreign_state",
     "code_paths",
     "copied",
     "find_blocks",
     "find_groups",
     "find_layers",
     "group_nodes",
+    "is_compiled",
     "is_node",
     "nodes_of",
     "owners",

@@ -21,7 +21,9 @@ class Attention:
 
     `query` and `key` are modules whose outputs have the given layout (without T in single-step mode). With `parts` > 1
     they are one module whose output holds that many equal parts along the channels, query and key first.
-    Or `read_spikes` is called once per policy step and gives (q, k).
+    Or `read_spikes` is called once per policy step and gives (q, k). `channels` is the width of query and key where it
+    is known: an output that has another number of them is not what it is taken for. `pool` is what the network does to
+    the key's spikes before it uses them.
     """
 
     query: nn.Module | None = None
@@ -32,6 +34,8 @@ class Attention:
     name: str | None = None
     parts: int = 1
     read_spikes: Callable[[], tuple[Tensor, Tensor]] | None = None
+    channels: int | None = None
+    pool: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.read_spikes is None and (self.query is None or self.key is None):
@@ -67,6 +71,8 @@ class Attention:
             q, k = outputs["query"].chunk(self.parts, dim=_CHANNEL[self.layout])[:2]
         else:
             q, k = outputs["query"], outputs["key"]
+        with torch.no_grad():
+            k = k if self.pool is None else self.pool(k)
         return self.split(q), self.split(k), self.scale
 
     def rows(self, q: Tensor, k: Tensor, scale: float) -> int:
@@ -76,15 +82,28 @@ class Attention:
 
     def split(self, x: Tensor) -> Tensor:
         """Spikes in the layout -> (T, B, H, N, K)."""
+        self._require_fit(x)
         x = x.flatten(-2) if self.layout == "TBCHW" else x
         x = x.unsqueeze(0) if x.ndim == 3 else x
         x = x if self.layout == "TBNC" else x.transpose(-1, -2)
-        if x.ndim != 4 or x.shape[-1] % self.heads:
-            raise ValueError(
-                f"block {self.name}: {self.heads} heads do not divide {x.shape[-1]} channels of an output read as "
-                f"{self.layout}; describe it with Block(heads=..., layout=...)"
-            )
         return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def _require_fit(self, x: Tensor) -> None:
+        """Refuse an output that the layout does not fit: its channels would be read as tokens."""
+        about, axes = f"block {self.name}: an output {tuple(x.shape)} read as {self.layout}", len(self.layout)
+        if x.ndim not in (axes, axes - 1):
+            cure = "; describe it with Block(layout='TBCHW')" if x.ndim == 5 else "; describe it with Block(layout=...)"
+            raise ValueError(f"{about} has {x.ndim} axes, not {axes} ({axes - 1} step by step){cure}")
+        channels = x.shape[_CHANNEL[self.layout]]
+        if self.channels not in (None, channels):
+            fits = [name for name in LAYOUTS if x.ndim == len(name) and x.shape[_CHANNEL[name]] == self.channels]
+            cure = f"layout={fits[0]!r}" if fits else "layout=..."
+            raise ValueError(f"{about} has {channels} channels, its query has {self.channels}: pass Block({cure})")
+        if channels % self.heads:
+            raise ValueError(
+                f"{about}: {self.heads} heads do not divide {channels} channels; "
+                "describe it with Block(heads=..., layout=...)"
+            )
 
     def __str__(self) -> str:
         where = "read()" if self.read_spikes is not None else f"{type(self.query).__name__} {self.layout}"

@@ -22,7 +22,7 @@ def find_blocks(model: nn.Module) -> list[Block]:
         whole = attention if isinstance(whole, nn.ModuleList | nn.Sequential) else whole
         fields = _attention_fields(attention)
         assert fields is not None
-        _refuse_odd_heads(_plain(name), attention, fields)
+        _refuse_odd_heads(_plain(name), fields)
         blocks.append(Block(nodes_of(whole), name=_plain(name), attention=nodes_of(attention), **fields))
     if not blocks:
         kind = type(unwrapped(model)).__name__
@@ -54,35 +54,55 @@ def _attention_fields(module: nn.Module) -> dict[str, Any] | None:
         return None
     scale = getattr(module, "scale", 0.125)
     is_number = isinstance(scale, int | float) or (isinstance(scale, Tensor) and scale.numel() == 1)
-    common = {"heads": heads, "scale": float(scale) if is_number else 0.125}
+    spikes = _query_and_key(module)
+    if spikes is None:
+        return None
+    common = {"heads": heads, "scale": float(scale) if is_number else 0.125, "pool": _pool(module)}
+    return common | spikes | {"channels": _width(module, spikes.get("parts", 1))}
+
+
+def _query_and_key(module: nn.Module) -> dict[str, Any] | None:
     for name, parts in (("qkv_lif", 3), ("qk_lif", 2)):  # SpikingJelly
         packed = getattr(module, name, None)
         if isinstance(packed, nn.Module):
-            return common | {"query": packed, "key": packed, "layout": "TBCN", "parts": parts}
+            return {"query": packed, "key": packed, "layout": "TBCN", "parts": parts}
     query, key = getattr(module, "q_lif", None), getattr(module, "k_lif", None)
     if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # the authors' repositories, SpikeDrivenTransformer
-        return common | {"query": query, "key": key, "layout": _layout(module)}
+        return {"query": query, "key": key, "layout": _layout(module)}
     query, key = (getattr(getattr(module, part, None), "lif", None) for part in ("query", "key"))
     if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # our own
-        return common | {"query": query, "key": key, "layout": "TBCN"}
+        return {"query": query, "key": key, "layout": "TBCN"}
     return None
 
 
 def _layout(attention: nn.Module) -> Layout:
+    """By the projection itself, which may stand inside a sequence with its normalisation."""
     projection = getattr(attention, "q_conv", None)
-    if isinstance(projection, nn.Conv2d):
+    parts = list(projection.modules()) if isinstance(projection, nn.Module) else []
+    if any(isinstance(part, nn.Conv2d) for part in parts):
         return "TBCHW"
-    return "TBCN" if isinstance(projection, nn.Conv1d) else "TBNC"
+    return "TBCN" if any(isinstance(part, nn.Conv1d) for part in parts) else "TBNC"
 
 
-def _refuse_odd_heads(name: str, attention: nn.Module, fields: dict[str, Any]) -> None:
-    """The width is that of the first projection whose name begins with q: q_conv, q_linear, qkv_conv_bn, query."""
+def _pool(attention: nn.Module) -> nn.Module | None:
+    """Spike-driven Transformer, for event cameras, pools the spikes of its key before it uses them."""
+    pool = getattr(attention, "pool", None)
+    return pool if getattr(attention, "dvs", False) is True and isinstance(pool, nn.Module) else None
+
+
+def _width(attention: nn.Module, parts: int) -> int | None:
+    """Of the first projection whose name begins with q: q_conv, q_linear, qkv_conv_bn, query."""
     projections = [child for part, child in attention.named_children() if part.startswith("q")]
     sizes = (getattr(m, "out_channels", getattr(m, "out_features", None)) for p in projections for m in p.modules())
-    width = next((size for size in sizes if isinstance(size, int)), 0) // fields.get("parts", 1)
-    if width % fields["heads"]:
+    width = next((size for size in sizes if isinstance(size, int)), None)
+    return None if width is None else width // parts
+
+
+def _refuse_odd_heads(name: str, fields: dict[str, Any]) -> None:
+    heads, width = fields["heads"], fields["channels"]
+    if width is not None and width % heads:
         raise ValueError(
-            f"block {name}: {fields['heads']} heads do not divide its {width} channels; build the model with heads "
+            f"block {name}: {heads} heads do not divide its {width} channels; build the model with heads "
             "from the divisors of its width"
         )
 

@@ -37,7 +37,8 @@ class Block(Group):
     `query` and `key` are modules whose outputs have the given layout (without T in single-step mode). With `parts` > 1
     they are one module whose output holds that many equal parts along the channels, query and key first.
     Or `read` is called once per policy step and gives (q, k), each (T, B, H, N, K).
-    `attention` names the nodes among `neurons` that belong to the attention.
+    `attention` names the nodes among `neurons` that belong to the attention. `channels` is the width of query and key,
+    if outputs are to be checked against it; `pool` is what the network does to the key's spikes before it uses them.
     """
 
     def __init__(
@@ -52,9 +53,11 @@ class Block(Group):
         read: Callable[["Block"], tuple[Tensor, Tensor]] | None = None,
         parts: int = 1,
         attention: Sequence[nn.Module] = (),
+        channels: int | None = None,
+        pool: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         spikes = None if read is None else partial(read, self)
-        self.source = Attention(query, key, heads, scale, layout, name, parts, spikes)
+        self.source = Attention(query, key, heads, scale, layout, name, parts, spikes, channels, pool)
         super().__init__(neurons, name, (self.source,))
         self.attention = attention
 

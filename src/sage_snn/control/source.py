@@ -32,7 +32,7 @@ class Source(Protocol):
         """Arguments of the signal from one output per role."""
         ...
 
-    def rows(self, *arguments: Any) -> int:
+    def rows(self, *arguments: Any, **named: Any) -> int:
         """How much this pass counts among those of a step."""
         ...
 
@@ -74,7 +74,9 @@ class Collector:
         self._held: dict[str, Tensor] = {}
 
     def receive(self, role: str, output: Tensor) -> None:
-        """Take one module's output."""
+        """Take one module's output; one that comes twice belongs to a new pass, the last did not get to its end."""
+        if role in self._held:
+            self._held = {}
         self._held[role] = output
         if len(self._held) == self._roles:
             outputs, self._held = self._held, {}

@@ -1,12 +1,14 @@
 """Reads the signal of a source while the network runs."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..compat import is_in_backward, precise
+from ..compat import is_in_backward, memories, precise
+from .copies import carries_foreign_state
 from .outputs import OutputHook
 from .source import Collector, Source
 
@@ -16,8 +18,8 @@ class Tap:
 
     What is read: passes in training mode with gradients. A replay of activation checkpointing counts once: it is read
     only when the first pass ran under no_grad (the reentrant kind). A signal gives `times` values for each of the
-    source's. `give_up` is called before an error leaves the forward pass, so that the model is not left with a broken
-    reader.
+    source's; one that reads only a part of what it is given says in `rows_read(...)` how much. `give_up` is called
+    before an error leaves the forward pass, so that the model is not left with a broken reader.
     """
 
     def __init__(
@@ -32,15 +34,20 @@ class Tap:
         # Preallocated and written in place, so that a compiled forward pass stays one graph: the sums, and rows.
         self.sums = torch.zeros(times * source.width + 1, dtype=precise(device), device=device)
         self.active, self.has_read, self.replayed_after_step = True, False, False
+        self.is_compiled = False  # by torch.compile, as far as a pass has shown
+        self.replayed: nn.Module | None = None  # the last module that activation checkpointing ran again
         self._seen_now = self._seen_before = False  # a pass with gradients, since the last step and before it
         self._collector = Collector(source, self.add)
         self._handles: list[Any] = []
         if source.read is None:
-            self._handles = [m.register_forward_hook(_Hook(self, role)) for role, m in source.modules().items()]
+            modules = source.modules()
+            self._handles = [module.register_forward_hook(_Hook(self, role)) for role, module in modules.items()]
+            foreign = [module for module in modules.values() if carries_foreign_state(module)]
+            self._handles += [module.register_forward_pre_hook(_StateHook()) for module in foreign]
 
     def receive(self, role: str, module: nn.Module, output: Tensor) -> None:
         """Take one module's output; with the last of them, read the signal."""
-        if not module.training or not self._wanted() or not self.active:
+        if not module.training or not self._wanted(module) or not self.active:
             return
         try:
             self._collector.receive(role, output.detach())
@@ -50,7 +57,8 @@ class Tap:
 
     def add(self, *arguments: Any) -> None:
         """Add the signal of what a source gave in one pass."""
-        rows = self.source.rows(*arguments)
+        count = getattr(self.signal, "rows_read", self.source.rows)  # a signal may read less than the source gives
+        rows = count(*arguments)
         if rows == 0:
             return
         first: Tensor = arguments[0]
@@ -79,10 +87,12 @@ class Tap:
         for handle in self._handles:
             handle.remove()
 
-    def _wanted(self) -> bool:
+    def _wanted(self, module: nn.Module) -> bool:
         if torch.compiler.is_compiling():
+            self.is_compiled = True
             return torch.is_grad_enabled()
         if is_in_backward():  # activation checkpointing replays the pass
+            self.replayed = module
             self.replayed_after_step |= self._seen_before and not self._seen_now
             return not (self._seen_before or self._seen_now)
         if torch.is_grad_enabled():
@@ -90,6 +100,25 @@ class Tap:
             return True
         self._seen_before = False  # the reentrant kind: what is replayed after this pass was not read yet
         return False
+
+
+class _StateHook:
+    """Says once that a node begins a pass with the membrane, and the graph, of the last: `reset_net` was forgotten."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if self._has_warned or torch.compiler.is_compiling() or is_in_backward():
+            return
+        carried = [value for value in memories(module).values() if isinstance(value, Tensor)]
+        if module.training and getattr(module, "step_mode", "m") == "m" and any(v.grad_fn is not None for v in carried):
+            self._has_warned = True
+            warnings.warn(
+                f"a {type(module).__name__} starts from the membrane that the last pass left, and so from its graph: "
+                "call functional.reset_net(model) after every step",
+                stacklevel=2,
+            )
 
 
 class _Hook(OutputHook):

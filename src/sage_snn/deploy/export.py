@@ -1,8 +1,10 @@
 """A trained network in the formats that other programs read: ONNX, NIR, plain weights, the authors' checkpoint."""
 
 import importlib.util
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from spikingjelly.activation_based import neuron
@@ -12,6 +14,7 @@ from ..control import copied, find_blocks, unwrapped
 from ..models import Spikformer, official_state_dict
 from ..neurons import LIFNode, spikingjelly_nodes
 
+Card = Mapping[str, Any]
 SUFFIXES = {"onnx": ".onnx", "nir": ".nir", "safetensors": ".safetensors", "official": ".pth"}
 
 # What SpikingJelly's NIR exporter knows, by name: torch and SpikingJelly both have a Linear.
@@ -32,12 +35,22 @@ class ExportError(RuntimeError):
     """A network that the format cannot hold, or a file that cannot be written; the message says what to do."""
 
 
-def export(model: nn.Module, path: str | Path, to: str, example: Tensor) -> Path:
+def formats(model: nn.Module) -> list[str]:
+    """The formats that can hold this network."""
+    network = unwrapped(model)
+    impossible = {"nir"} if _not_in_nir(network) else set[str]()
+    impossible |= set() if isinstance(network, Spikformer) else {"official"}
+    return [name for name in SUFFIXES if name not in impossible]
+
+
+def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: Mapping[str, Any] | None = None) -> Path:
     """Write the network to `path` as "onnx", "nir", "safetensors" or "official", and give the path.
 
     `example` is a batch of its inputs; ONNX keeps its T and image size, not its batch size. The model is not touched.
+    `card` is plain data to go along (normalisation, classes, T): in the file's own metadata where the format has any
+    (ONNX, safetensors), and in a JSON file beside it.
     """
-    writers: dict[str, Callable[[nn.Module, Path, Tensor], None]] = {
+    writers: dict[str, Callable[[nn.Module, Path, Tensor, Card], None]] = {
         "onnx": _write_onnx,
         "nir": _write_nir,
         "safetensors": _write_safetensors,
@@ -50,7 +63,9 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor) -> Path
     network.cpu().eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        writers[to](network, path, example.detach().cpu())
+        writers[to](network, path, example.detach().cpu(), card or {})
+        if card:
+            path.with_suffix(".json").write_text(json.dumps(card, indent=2) + "\n")
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror or error}; choose another path") from None
     return path
@@ -95,11 +110,11 @@ class PlainLIF(nn.Module):
         return torch.stack(spikes)
 
 
-def _write_onnx(network: nn.Module, path: Path, example: Tensor) -> None:
+def _write_onnx(network: nn.Module, path: Path, example: Tensor, card: Card) -> None:
     _require("onnx", "onnxscript")
     # A batch of one would be taken for a constant; the batch comes second where time comes first.
-    place = 1 if example.ndim == 5 else 0
-    example = example if example.shape[place] > 1 else torch.cat([example, example], place)
+    batch_axis = 1 if example.ndim == 5 else 0
+    example = example if example.shape[batch_axis] > 1 else torch.cat([example, example], batch_axis)
     try:
         torch.onnx.export(
             _with_plain_nodes(network),
@@ -107,7 +122,7 @@ def _write_onnx(network: nn.Module, path: Path, example: Tensor) -> None:
             path,
             input_names=["images"],
             output_names=["logits"],
-            dynamic_shapes=({place: torch.export.Dim("batch")},),
+            dynamic_shapes=({batch_axis: torch.export.Dim("batch")},),
             dynamo=True,
             external_data=False,
             verbose=False,
@@ -117,6 +132,21 @@ def _write_onnx(network: nn.Module, path: Path, example: Tensor) -> None:
             f"torch cannot turn {type(network).__name__} into ONNX: {_first_line(error)}; "
             "its forward pass must not branch on values, and export to safetensors works for any network"
         ) from error
+    if card:
+        _annotate(path, card)
+
+
+def _annotate(path: Path, card: Card) -> None:
+    import onnx
+
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, _texts(card))
+    onnx.save(model, path)
+
+
+def _texts(card: Card) -> dict[str, str]:
+    """Metadata of files are words: anything else is written as JSON."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in card.items()}
 
 
 def _with_plain_nodes(network: nn.Module) -> nn.Module:
@@ -134,13 +164,14 @@ def _with_plain_nodes(network: nn.Module) -> nn.Module:
     return network
 
 
-def _write_nir(network: nn.Module, path: Path, example: Tensor) -> None:
+def _write_nir(network: nn.Module, path: Path, example: Tensor, card: Card) -> None:
     _require("nir", "nirtorch")
     uncovered = _not_in_nir(network)
     if uncovered:
         raise ExportError(
             f"NIR cannot hold {type(network).__name__}: SpikingJelly's exporter has nothing for "
-            f"{', '.join(uncovered)}; it covers chains of {', '.join(_IN_NIR)}. Export to onnx or safetensors instead"
+            f"{', '.join(uncovered)}; it covers chains of {', '.join(_IN_NIR)}. "
+            f"Export to {' or '.join(formats(network))} instead"
         )
     from spikingjelly.activation_based import nir_exchange
 
@@ -175,13 +206,14 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from _layers(child)
 
 
-def _write_safetensors(network: nn.Module, path: Path, example: Tensor) -> None:
+def _write_safetensors(network: nn.Module, path: Path, example: Tensor, card: Card) -> None:
     from safetensors.torch import save
 
-    path.write_bytes(save({name: value.detach().contiguous() for name, value in network.state_dict().items()}))
+    weights = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
+    path.write_bytes(save(weights, metadata=_texts(card) or None))
 
 
-def _write_official(network: nn.Module, path: Path, example: Tensor) -> None:
+def _write_official(network: nn.Module, path: Path, example: Tensor, card: Card) -> None:
     if not isinstance(network, Spikformer):
         raise ExportError(
             f"the authors' names are those of a Spikformer, this is a {type(network).__name__}; export to safetensors"

@@ -1,6 +1,7 @@
 """Row statistics of the attention map that spiking attention never forms, without keeping the map.
 
-q, k: (T, B, H, N, K) with T time steps, B batch, H heads, N tokens, K head width; scores S = scale * Q K^T.
+q: (T, B, H, N, K), k: (T, B, H, M, K) with T time steps, B batch, H heads, N queries, M keys, K head width; scores
+S = scale * Q K^T. Where M is another number than N (keys of a coarser map) the twin computes.
 Spikes go to the C++ kernel, which counts coincidences as bits. For anything else, and as its twin, the map of T*B*H*N*N
 entries is made in slices of at most `SLICE` entries and reduced at once.
 """
@@ -19,19 +20,21 @@ from .path import path
 SLICE = 2**19  # 2 MB of float32: ten such blocks, and what malloc keeps of them, stay below 64 MB
 
 
-def _require_equal(q: Tensor, k: Tensor) -> None:
-    if q.shape != k.shape:
+def require_pair(q: Tensor, k: Tensor) -> None:
+    """Refuse a query and a key that do not belong together; only their numbers of tokens may differ."""
+    if q.ndim != 5 or k.ndim != 5 or (*q.shape[:3], q.shape[4]) != (*k.shape[:3], k.shape[4]):
         shapes = f"{tuple(q.shape)} and {tuple(k.shape)}"
-        raise ValueError(f"query and key must both have the shape (T, B, H, N, K), not {shapes}")
+        raise ValueError(f"query and key must both have the shape (T, B, H, N, K), not {shapes}; only N may differ")
 
 
 def _scores(q: Tensor, k: Tensor, factor: float) -> Iterator[Tensor]:
-    """Slices of factor * Q K^T of shape (b, H, n, N); several slices may share their images, never their rows."""
+    """Slices of factor * Q K^T of shape (b, H, n, M); several slices may share their images, never their rows."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32  # Choice: decision 9
     q, k = q.flatten(0, 1), k.flatten(0, 1)
-    _, heads, tokens, width = q.shape
-    images = max(1, SLICE // max(1, heads * tokens * max(tokens, width)))  # q and k are converted slice by slice too
-    rows = min(tokens, max(1, SLICE // max(1, heads * tokens)))
+    (_, heads, tokens, width), count = q.shape, k.shape[2]
+    longest = max(tokens, count)
+    images = max(1, SLICE // max(1, heads * longest * max(longest, width)))  # q and k are converted by slices too
+    rows = min(tokens, max(1, SLICE // max(1, heads * count)))
     for first in range(0, len(q), images):
         keys = k[first : first + images].to(dtype).transpose(-1, -2).mul(factor)
         for row in range(0, tokens, rows):
@@ -51,9 +54,9 @@ def _entropy_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def entropy_twin(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool = False) -> Tensor:
     """Normalised entropy per head (H,), float64, in plain torch and for any values of q and k."""
-    _require_equal(q, k)
-    times, batch, heads, tokens, _ = q.shape
-    if tokens == 1:
+    require_pair(q, k)
+    (times, batch, heads, tokens, _), keys = q.shape, k.shape[3]
+    if (tokens * keys if whole_map else keys) == 1:
         return q.new_zeros(heads, dtype=precise(q.device))
     total = q.new_zeros(heads, dtype=precise(q.device))
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
@@ -69,14 +72,14 @@ def entropy_twin(q: Tensor, k: Tensor, scale: float, temperature: float, whole_m
                 held.clear()
                 weights = torch.softmax(log_z, dim=-1)
                 total += (torch.logsumexp(log_z, dim=-1) - (weights * mean).sum(-1)).sum(0)
-    rows, cells = (1, tokens * tokens) if whole_map else (tokens, tokens)
+    rows, cells = (1, tokens * keys) if whole_map else (tokens, keys)
     # Rounding alone leads out of [0, 1].
     return (total / (times * batch * rows * math.log(cells))).clamp(0, 1)
 
 
 def gini_twin(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     """Gini impurity per head (H,), float64, in plain torch and for any values of q and k."""
-    _require_equal(q, k)
+    require_pair(q, k)
     times, batch, heads, tokens, _ = q.shape
     total = q.new_zeros(heads, dtype=precise(q.device))
     with torch.no_grad(), torch.autocast(q.device.type, enabled=False):

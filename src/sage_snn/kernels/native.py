@@ -89,12 +89,12 @@ def _find() -> _Loaded:
     failures: list[str] = []
     for command in _compilers():
         try:
-            found = _from_cache_or_compiled(command)
-            return _Loaded(found, _describe(found))
+            library = _from_cache_or_compiled(command)
+            return _Loaded(library, _describe(library))
         except (OSError, subprocess.SubprocessError, _BuildError) as error:
             failures.append(f"{shlex.join(command)}: {error}")
-    if (found := _compiled_before()) is not None:
-        return _Loaded(found, _describe(found))
+    if (library := _compiled_before()) is not None:
+        return _Loaded(library, _describe(library))
     if failures:
         return _Loaded(None, f"compiling failed: {'; '.join(failures)}")
     return _Loaded(None, "no compiler found: install g++ or clang++, or set CXX")
@@ -120,8 +120,8 @@ def _from_cache_or_compiled(command: list[str]) -> ctypes.CDLL:
     name = f"kernels-{_key()}-{hashlib.sha256(repr((command, version)).encode()).hexdigest()[:8]}.so"
     try:
         target = _cache() / name
-        if (found := _open(target)) is not None:
-            return found
+        if (library := _open(target)) is not None:
+            return library
         _made(target.parent)
     except OSError:  # a home that cannot be written: compile for this process only
         with tempfile.TemporaryDirectory() as private:
@@ -133,10 +133,10 @@ def _from_cache_or_compiled(command: list[str]) -> ctypes.CDLL:
 def _compiled_before() -> ctypes.CDLL | None:
     """A library for these sources and this processor, of whatever compiler."""
     try:
-        found = sorted(_cache().glob(f"kernels-{_key()}-*.so"))
+        paths = sorted(_cache().glob(f"kernels-{_key()}-*.so"))
     except OSError:
         return None
-    return next((library for path in found if (library := _open(path)) is not None), None)
+    return next((library for path in paths if (library := _open(path)) is not None), None)
 
 
 def _key() -> str:
@@ -149,8 +149,8 @@ def _key() -> str:
 def _open(path: Path) -> ctypes.CDLL | None:
     """The cached library; None if there is none, or if it is damaged."""
     try:
-        found = ctypes.CDLL(str(path))
-        return found if hasattr(found, "sage_attention") else None
+        library = ctypes.CDLL(str(path))
+        return library if hasattr(library, "sage_attention") else None
     except OSError:
         return None
 
@@ -263,6 +263,6 @@ def _only_one_process(path: Path) -> Generator[None]:
         yield
 
 
-def _describe(found: ctypes.CDLL) -> str:
-    found.sage_build.restype = ctypes.c_char_p
-    return str(found.sage_build().decode())
+def _describe(library: ctypes.CDLL) -> str:
+    library.sage_build.restype = ctypes.c_char_p
+    return str(library.sage_build().decode())

@@ -29,17 +29,17 @@ class NativePool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Largest values."""
-        largest, places = torch.ops.sage_snn.pool(x)
-        ctx.save_for_backward(places)
+        largest, winners = torch.ops.sage_snn.pool(x)
+        ctx.save_for_backward(winners)
         ctx.size = x.shape[2:]
         return largest
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Every gradient goes to the place that its value came from."""
-        (places,) = ctx.saved_tensors
-        return torch.ops.sage_snn.pool_backward(grad, places, *ctx.size)
+        """Every gradient goes to where its value came from."""
+        (winners,) = ctx.saved_tensors
+        return torch.ops.sage_snn.pool_backward(grad, winners, *ctx.size)
 
 
 def _runs_natively(x: Tensor) -> bool:
@@ -66,23 +66,23 @@ def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
     return _empty(x, height, width, x.dtype), _empty(x, height, width, torch.uint8)
 
 
-def _grad_x(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
+def _grad_x(grad: Tensor, winners: Tensor, height: int, width: int) -> Tensor:
     return _empty(grad, height, width, grad.dtype)
 
 
 def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    values, (largest, places) = _last(x), _outputs(x)
+    values, (largest, winners) = _last(x), _outputs(x)
     images, channels, height, width = x.shape
-    pointers = largest.data_ptr(), places.data_ptr()
+    pointers = largest.data_ptr(), winners.data_ptr()
     function("sage_pool", x.dtype)(
         values.data_ptr(), images, height, width, channels, *pointers, torch.get_num_threads()
     )
-    return largest, places
+    return largest, winners
 
 
-def _pool_backward(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
-    grads, kept = _last(grad), _last(places)
-    grad_x = _grad_x(grad, places, height, width)
+def _pool_backward(grad: Tensor, winners: Tensor, height: int, width: int) -> Tensor:
+    grads, kept = _last(grad), _last(winners)
+    grad_x = _grad_x(grad, winners, height, width)
     sizes = grad.shape[0], height, width, grad.shape[1]
     function("sage_pool_backward", grad.dtype)(
         grads.data_ptr(), kept.data_ptr(), *sizes, grad_x.data_ptr(), torch.get_num_threads()
@@ -91,4 +91,4 @@ def _pool_backward(grad: Tensor, places: Tensor, height: int, width: int) -> Ten
 
 
 register("pool(Tensor x) -> (Tensor, Tensor)", _pool, _outputs)
-register("pool_backward(Tensor grad, Tensor places, int height, int width) -> Tensor", _pool_backward, _grad_x)
+register("pool_backward(Tensor grad, Tensor winners, int height, int width) -> Tensor", _pool_backward, _grad_x)

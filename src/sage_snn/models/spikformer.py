@@ -149,6 +149,7 @@ class Spikformer(nn.Module):
         """Mean over tokens after the last block, (T, B, C)."""
         self._check_input(x)
         self._rest()
+        x = x if x.is_floating_point() else x.to(self.head.weight.dtype)  # events are counted in whole numbers
         with spikes_as_bits(x):
             x = self.stem(x, self.time_steps if x.ndim == 4 else None)
             for block in self.blocks:

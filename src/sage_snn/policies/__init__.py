@@ -1,4 +1,4 @@
-"""Policies decide the slopes of a model during training: Fixed, Learnable, SAGE.
+"""Policies decide the slopes of a model during training: Fixed, Scheduled, Learnable, SAGE.
 
 One protocol: `step()` after each optimizer step, `slopes` (blocks,), `parameters()` for the optimizer, `state_dict()`
 and `load_state_dict()`, `describe()`, `remove()`; each is its own context manager.
@@ -7,7 +7,8 @@ Nothing enters the model's state dict.
 
 from .fixed import Fixed
 from .learnable import Learnable
-from .policy import Policy
+from .policy import Policy, policy_of
 from .sage import SAGE
+from .scheduled import Scheduled
 
-__all__ = ["SAGE", "Fixed", "Learnable", "Policy"]
+__all__ = ["SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"]

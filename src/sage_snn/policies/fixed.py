@@ -6,26 +6,46 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..control import Group, find_groups, group_nodes
-from .policy import BASE, Policy, device_of
+from ..compat import precise
+from ..control import Group, group_nodes
+from .policy import BASE, Policy, chosen_groups, device_of
 
 
 class Fixed(Policy):
-    """The same slope for all block nodes and the whole training; 4 is what everybody uses."""
+    """The same slope for all block nodes and the whole training; 4 is what everybody uses.
 
-    def __init__(self, model: nn.Module, slope: float = BASE, *, blocks: Sequence[Group] | None = None) -> None:
+    Relative, as with every policy: a node whose own slope is b gets `slope * b / 4`. With `absolute` it gets `slope`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        slope: float = BASE,
+        *,
+        blocks: Sequence[Group] | None = None,
+        groups: Sequence[Group] | None = None,
+        absolute: bool = False,
+    ) -> None:
         if not slope > 0:
             raise ValueError(f"a slope must be positive, not {slope}")
-        groups = find_groups(model) if blocks is None else blocks
+        groups = chosen_groups(model, blocks, groups)
         super().__init__(model, group_nodes(groups), groups)
-        self._slope = slope
+        self._slope, self.absolute = slope, absolute
         self._nodes.hold(live=False, device=device_of(model))
-        self._nodes.write(slope * torch.tensor(self._nodes.bases, dtype=torch.float64) / BASE)
+        bases = torch.tensor(self._nodes.bases, dtype=precise(device_of(model)))
+        self._nodes.write(torch.full_like(bases, slope) if absolute else slope * bases / BASE)
 
     @property
     def slopes(self) -> Tensor:
         """The given slope for each block."""
-        return torch.full((len(self.groups),), self._slope, dtype=torch.float64)
+        return torch.full((len(self.groups),), self._slope, dtype=precise("cpu"))
+
+    def describe(self) -> str:
+        """The slope besides what every policy tells."""
+        return f"{super().describe()}\n  slope {self._slope:g}{' as it is, whatever the base' * self.absolute}"
+
+    def _relative_slopes(self) -> list[str]:
+        return [] if self.absolute else super()._relative_slopes()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore: the state must be of the same slope."""

@@ -7,9 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..control import Group, find_groups, group_nodes, nodes_of, owners
+from ..compat import precise
+from ..control import Group, group_nodes, nodes_of, owners
 from ..surrogate import LearntSlope, log_slope
-from .policy import BASE, Policy, device_of, ranks
+from .policy import BASE, Policy, chosen_groups, device_of, ranks
 
 
 class Learnable(Policy):
@@ -26,11 +27,12 @@ class Learnable(Policy):
         *,
         slope: float = BASE,
         blocks: Sequence[Group] | None = None,
+        groups: Sequence[Group] | None = None,
         time_steps: int | None = None,
     ) -> None:
         if per not in ("network", "block", "layer", "time"):
             raise ValueError(f"per must be 'network', 'block', 'layer' or 'time', not {per!r}")
-        groups = find_groups(model) if blocks is None else blocks
+        groups = chosen_groups(model, blocks, groups)
         nodes = group_nodes(groups) if per == "block" else nodes_of(model)
         steps = (time_steps or _time_steps(model)) if per == "time" else None
         count = {"network": 1, "time": 1, "block": len(groups), "layer": len(nodes)}[per]
@@ -55,7 +57,7 @@ class Learnable(Policy):
         """Mean slope of each block's nodes."""
         of = {id(node): p for node, p in zip(self._nodes.nodes, self._of_node, strict=True)}
         means = [torch.stack([of[id(n)].detach().exp().mean() for n in g.neurons]).mean() for g in self.groups]
-        return torch.stack(means).double()
+        return torch.stack(means).to(precise(means[0].device))
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Logarithms of the slopes."""

@@ -10,12 +10,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..compat import is_graphed
-from ..control import Group, NodeSlopes, code_paths
+from ..control import Group, NodeSlopes, code_paths, find_groups
 
 BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
 VERSION = 1
 
-_controlled: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+class _Owner:
+    """Who controls a node, noted on the node itself; a copied or unpickled node belongs to nobody."""
+
+    def __init__(self, policy: "Policy | None") -> None:
+        self.policy = policy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Owner, (None,)
+
+
+def policy_of(model: nn.Module) -> "Policy | None":
+    """The policy that controls nodes of a model, None if there is none: for when its own reference was lost."""
+    owners = (module.__dict__.get("_policy") for module in model.modules())
+    return next((owner.policy for owner in owners if isinstance(owner, _Owner) and owner.policy is not None), None)
 
 
 class Policy:
@@ -28,11 +42,13 @@ class Policy:
         self.groups = list(groups)
         self._model = weakref.ref(model)
         self._nodes = NodeSlopes(nodes)
-        if any(node in _controlled for node in self._nodes.nodes):
+        if any(policy_of(node) is not None for node in self._nodes.nodes):
             raise RuntimeError(
-                f"{type(model).__name__} has a policy already; call remove() on that one before attaching another"
+                f"{type(model).__name__} has a policy already; call remove() on that one before attaching another "
+                "(sage_snn.policy_of(model) gives it)"
             )
-        _controlled.update(self._nodes.nodes)
+        for node in self._nodes.nodes:
+            node.__dict__["_policy"] = _Owner(self)
         self._is_attached = True
         self._nodes.restore()  # what a copied or unpickled model kept of its policy
 
@@ -75,6 +91,7 @@ class Policy:
         """What is controlled where, in words."""
         counts = Counter(self._nodes.paths()).items()
         paths = [f"  {count} nodes {path}" for path, count in counts]
+        paths += [f"  {line}" for line in self._relative_slopes()]
         model = self._model()
         paths += [f"  {line}" for line in code_paths(model)] if model is not None else []
         return "\n".join([f"{type(self).__name__} on {len(self.groups)} blocks", *paths])
@@ -84,7 +101,16 @@ class Policy:
         if self._is_attached:
             self._is_attached = False
             self._nodes.restore()
-            _controlled.difference_update(self._nodes.nodes)
+            for node in self._nodes.nodes:
+                node.__dict__.pop("_policy", None)
+
+    def _relative_slopes(self) -> list[str]:
+        """A line per base slope other than 4: its nodes get that share of what is said for 4."""
+        counts = Counter(base for base in self._nodes.bases if base != BASE)
+        return [
+            f"{count} nodes have a base slope of {base:g}, not {BASE:g}: they get {base / BASE:g} times each slope"
+            for base, count in counts.items()
+        ]
 
     def _require_attached(self) -> None:
         if not self._is_attached:
@@ -98,6 +124,14 @@ class Policy:
 
     def __exit__(self, *error: object) -> None:
         self.remove()
+
+
+def chosen_groups(model: nn.Module, blocks: Sequence[Group] | None, groups: Sequence[Group] | None) -> Sequence[Group]:
+    """Those that a user named, under either name, or those that are found: blocks, or layers without attention."""
+    if blocks is not None and groups is not None:
+        raise ValueError("blocks= and groups= name the same thing; pass one of them")
+    named = groups if groups is not None else blocks
+    return find_groups(model) if named is None else named
 
 
 def ranks() -> int:

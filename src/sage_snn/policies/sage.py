@@ -1,22 +1,26 @@
 """SAGE: slopes that follow the disagreement of attention heads."""
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import is_dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..compat import precise
-from ..control import Group, Tap, group_nodes, nodes_of, owners
-from ..laws import DeadZoneTanh, Law
-from ..signals import SPREADS, Signal, Spread
+from ..control import Group, group_nodes, is_compiled, nodes_of, owners
+from ..laws import DeadZoneTanh, Law, check_law
+from ..signals import SPREADS, Signal, Spread, check_spread
 from ..statistics import History, Statistics
-from .policy import BASE, Policy, device_of, ranks
-from .reading import DEFAULTS, SourceName, readable_groups
+from .policy import BASE, Policy, device_of
+from .reader import DEFAULTS, Reader, SourceName, readable_groups
+from .settings import differences, parse_settings, settings_of, unnamed_functions
+
+RECOMPILES = (
+    "SpikingJelly's nodes keep their slope as a number: each new slope compiles the model anew, and after a few it "
+    "runs uncompiled; build it with spiking_neuron=sage_snn.LIFNode, whose slope is a tensor"
+)
 
 
 class SAGE(Policy):
@@ -45,15 +49,21 @@ class SAGE(Policy):
     ) -> None:
         if warmup_steps < 0 or every < 1:
             raise ValueError(f"warmup_steps must be >= 0 and every >= 1, not {warmup_steps} and {every}")
-        signal, spread = signal or DEFAULTS[source].signal, spread or DEFAULTS[source].spread
+        if source not in DEFAULTS:
+            raise ValueError(f"source must be one of {', '.join(DEFAULTS)}, not {source!r}")
+        usual = DEFAULTS[source]
+        chosen: Signal = usual.signal if signal is None else signal
+        spread = usual.spread if spread is None else spread
         if isinstance(spread, str) and spread not in SPREADS:
             raise ValueError(f"spread must be one of {', '.join(SPREADS)} or a callable (H,) -> (), not {spread!r}")
+        if blocks is not None and groups is not None:
+            raise ValueError("blocks= and groups= name the same thing; pass one of them")
         groups = readable_groups(model, blocks if groups is None else groups, source)
         device = device_of(model)
         exact = precise(device)
-        _check_law(law, torch.zeros(len(groups), dtype=exact, device=device))
+        check_law(law, torch.zeros(len(groups), dtype=exact, device=device))
         spread = SPREADS[spread] if isinstance(spread, str) else spread
-        _check_spread(spread, {group.width for group in groups})
+        check_spread(spread, {group.width for group in groups})
         nodes, owner = _nodes_and_owners(model, groups, neurons)
         if len(groups) == 1 and statistics.center:
             warnings.warn(
@@ -63,7 +73,7 @@ class SAGE(Policy):
             )
         super().__init__(model, nodes, groups)
         self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
-        self.signal, self.statistics, self.law, self.neurons = signal, statistics, law, neurons
+        self.signal, self.statistics, self.law, self.neurons = chosen, statistics, law, neurons
         self.spread = spread
         self._owner = torch.tensor(owner, device=device)
         # Choice: decision 13, relative to the base
@@ -75,8 +85,11 @@ class SAGE(Policy):
             (3, len(groups)), torch.nan, dtype=exact, device=device
         )
         self._readings = [torch.full((group.width,), torch.nan, dtype=exact, device=device) for group in groups]
-        self._taps: list[Tap] = []
-        self._names = [group.name for group in groups for _ in group.sources]  # of each tap's group
+        # Without two values to spread, a deviation says nothing: such a group keeps its base and stays out of the mean.
+        is_deviation = spread in (SPREADS["std"], SPREADS["sample_std"])
+        self._alone = torch.tensor([is_deviation and group.width == 1 for group in groups], device=device)
+        self._reader: Reader | None = None
+        self._has_warned_of_compiling = False
         try:
             self._attach(device)
         except BaseException:
@@ -87,8 +100,9 @@ class SAGE(Policy):
         if self.same_step and not all(self._nodes.takes_tensor):
             raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
         self._nodes.hold(live=self.same_step, device=device)
-        for group in self.groups:
-            self._taps += [Tap(source, self.signal, device, give_up=self.remove) for source in group.sources]
+        self._reader = Reader(self.groups, self.signal, device, self.remove)
+        if is_compiled(self._model()):
+            self._warn_of_compiling()
 
     @property
     def slopes(self) -> Tensor:
@@ -124,68 +138,41 @@ class SAGE(Policy):
     def step(self) -> None:
         """Read what the forward passes since the last step left, and write the slopes of the next one."""
         super().step()
-        reading = self._steps % self.every == 0
-        if reading:
-            self._readings = self._read()
-            self._control(torch.stack([self.spread(values) for values in self._readings]))
+        reader = self._reader
+        assert reader is not None
+        if self._steps % self.every == 0:
+            reader.warn_of_replays(same_step=self.same_step)
+            self._readings = reader.read(per_rank=self.per_rank)
+            if self._slopes.device != reader.device:
+                self._move(reader.device)
+            self._control(torch.stack([self.spread(values) for values in self._readings]), reader.unread)
+        if reader.is_compiled:
+            self._warn_of_compiling()
         self._steps += 1
         if self.statistics.restart and self._steps == self.warmup_steps:  # be it a step that reads or not
             self._history = self._history.restarted()
-        for tap in self._taps:
-            tap.clear()
-            tap.active = self._steps % self.every == 0
+        reader.clear(active=self._steps % self.every == 0)
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
+    def paused(self) -> AbstractContextManager[None]:
         """Inside, forward passes are not read."""
-        active = [tap.active for tap in self._taps]
-        for tap in self._taps:
-            tap.active = False
-        try:
-            yield
-        finally:
-            for tap, was_active in zip(self._taps, active, strict=True):
-                tap.active = was_active
+        assert self._reader is not None
+        return self._reader.paused()
 
-    def _read(self) -> list[Tensor]:
-        """What the signal gave of each group, the mean over all rows of all micro-batches and ranks."""
-        for tap, name in zip(self._taps, self._names, strict=True):
-            if tap.source.read is not None:
-                tap.add(*tap.source.read())
-            if tap.replayed_after_step and not self.same_step:
-                tap.replayed_after_step = False
-                warnings.warn(
-                    f"step() came between the forward pass and the checkpointed replay of block {name}, "
-                    "which then ran with the new slope; call step() after backward()",
-                    stacklevel=3,
-                )
-        if not any(tap.has_read for tap in self._taps):
-            raise RuntimeError(
-                "step() before any forward pass: run the model on images in training mode with gradients first "
-                "(a model compiled and run before the policy was attached needs torch.compiler.reset())"
-            )
-        if self._slopes.device != self._taps[0].sums.device:
-            self._move(self._taps[0].sums.device)
-        sums = torch.cat([tap.sums.to(self._slopes.device) for tap in self._taps])
-        if ranks() > 1 and not self.per_rank:
-            dist.all_reduce(sums)
-        means = [part[:-1] / part[-1] for part in sums.split([len(tap.sums) for tap in self._taps])]
-        return [torch.cat([means.pop(0) for _ in group.sources]) for group in self.groups]
-
-    def _control(self, dispersion: Tensor) -> None:
+    def _control(self, dispersion: Tensor, unread: list[int]) -> None:
         update = self._steps + 1
         self._dispersion = dispersion
-        self._history, self._smoothed, self._zscores = self.statistics.update(self._history, dispersion)
+        observed = torch.where(self._alone, torch.nan, dispersion)
+        self._history, self._smoothed, scores = self.statistics.update(self._history, observed)
+        self._zscores = torch.where(self._alone, 0.0, scores)
         bad = ~dispersion.isfinite()
         # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
         can_look = dispersion.device.type == "cpu" or update % 100 == 0
         if can_look and bad.any():
-            names = [self.groups[i].name for i in bad.nonzero().flatten().tolist()]
-            warnings.warn(f"the signal of {', '.join(map(str, names))} is not finite; its slope stays", stacklevel=3)
+            self._warn_of_gaps(bad.nonzero().flatten().tolist(), unread)
         # Same-step slopes act on this very step, next-step slopes on the one after: the warm-up ends accordingly.
         if update >= self.warmup_steps + self.same_step:
             slopes = self.law(self._zscores).to(self._slopes)
-            keep = bad | self._zscores.isnan()
+            keep = bad | self._alone | self._zscores.isnan()
             if can_look and not (slopes[~keep] > 0).all():
                 raise ValueError(
                     f"the law gave {slopes.tolist()} for {self._zscores.tolist()}: slopes must be positive"
@@ -193,18 +180,39 @@ class SAGE(Policy):
             self._slopes = torch.where(keep, self._slopes, slopes)
             self._nodes.write(self._slopes[self._owner] * self._ratios)
 
+    def _warn_of_gaps(self, bad: list[int], unread: list[int]) -> None:
+        for indices, why in (
+            (
+                [i for i in bad if i in unread],
+                "was not read: no pass in training mode reached it (is it in eval mode?)",
+            ),
+            ([i for i in bad if i not in unread], "is not finite"),
+        ):
+            if indices:
+                names = ", ".join(str(self.groups[i].name or i) for i in indices)
+                warnings.warn(f"the signal of {names} {why}; its slope stays", stacklevel=4)
+
+    def _warn_of_compiling(self) -> None:
+        if not self._has_warned_of_compiling and not all(self._nodes.takes_tensor):
+            self._has_warned_of_compiling = True
+            warnings.warn(f"the model is compiled, and {RECOMPILES}", stacklevel=4)
+
     def _move(self, device: torch.device) -> None:
         """Follow a model that was moved after the policy was attached."""
         self._owner, self._ratios, self._slopes = (x.to(device) for x in (self._owner, self._ratios, self._slopes))
         self._history = History(*(x.to(device) for x in self._history))
 
     @property
-    def _settings(self) -> str:
+    def _settings(self) -> dict[str, Any]:
         """What the statistics mean; a state of other settings must not be continued."""
-        things = (self.signal, self.spread, self.statistics, self.law)
-        return "; ".join(
-            [*map(_named, things), f"{self.neurons=}, {self.every=}, {self.warmup_steps=}, {self.same_step=}"]
-        )
+        named = {spread: name for name, spread in SPREADS.items()}
+        return {
+            "signal": self.signal,
+            "spread": named.get(self.spread, self.spread),
+            "statistics": self.statistics,
+            "law": self.law,
+            **{name: getattr(self, name) for name in ("neurons", "every", "warmup_steps", "same_step")},
+        }
 
     @property
     def _law_base(self) -> float:
@@ -215,30 +223,42 @@ class SAGE(Policy):
         signal = getattr(self.signal, "state_dict", dict)()
         readings = {"dispersion": self.dispersion, "smoothed": self.smoothed, "zscores": self.zscores}
         history = {name: value.clone() for name, value in self._history._asdict().items()}
-        own = {"steps": self._steps, "history": history, "head_entropy": self.readings, "signal": signal}
-        return super().state_dict() | {"settings": self._settings} | readings | own
+        own = {"steps": self._steps, "history": history, "readings": self.readings, "signal": signal}
+        settings = {name: settings_of(thing) for name, thing in self._settings.items()}
+        return super().state_dict() | {"settings": settings} | readings | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue to the same bits."""
         super().load_state_dict(state)
-        if state["settings"] != self._settings:
-            raise ValueError(
-                f"this state is of other settings:\n  {state['settings']}\nhere they are\n  {self._settings}\n"
-                "attach SAGE with the same signal, statistics and law before loading"
-            )
+        self._require_same_settings(state["settings"])
         device = self._slopes.device
         self._steps = int(state["steps"])
         self._history = History(**{name: value.to(device) for name, value in state["history"].items()})
         self._slopes = state["slopes"].to(device, copy=True)
         self._dispersion, self._smoothed = state["dispersion"].to(device), state["smoothed"].to(device)
         self._zscores = state["zscores"].to(device)
-        self._readings = [values.to(device) for values in state["head_entropy"]]
+        readings = state["readings"] if "readings" in state else state["head_entropy"]  # its name before
+        self._readings = [values.to(device) for values in readings]
         if state["signal"]:
             self.signal.load_state_dict(state["signal"])  # type: ignore[attr-defined]
-        for tap in self._taps:
-            tap.clear()
-            tap.active = self._steps % self.every == 0
+        assert self._reader is not None
+        self._reader.clear(active=self._steps % self.every == 0)
         self._nodes.write(self._slopes[self._owner] * self._ratios)
+
+    def _require_same_settings(self, saved: Any) -> None:
+        saved = parse_settings(saved) if isinstance(saved, str) else saved
+        if lines := differences(saved, self._settings):
+            raise ValueError(
+                "this state is of other settings:\n  "
+                + "\n  ".join(lines)
+                + "\nattach SAGE with the same signal, statistics and law before loading"
+            )
+        if functions := unnamed_functions(self._settings):
+            warnings.warn(
+                f"{' and '.join(functions)} of this SAGE are functions, known by their names only: make sure that they "
+                "are those that the state was saved with, or make them dataclasses",
+                stacklevel=3,
+            )
 
     def describe(self) -> str:
         """A line per block: what is read where, nodes, slope, dispersion, score."""
@@ -251,13 +271,22 @@ class SAGE(Policy):
             lines.append(
                 f"  {group.name or i}: {told}, {nodes[i]} nodes, "
                 f"slope {self._slopes[i]:.4f}, dispersion {self._dispersion[i]:.3g}, z {self._zscores[i]:+.3f}"
+                f"{self._remark(i)}"
             )
+        if not all(self._nodes.takes_tensor):
+            lines.append(f"  under torch.compile: {RECOMPILES}")
         return "\n".join(lines)
+
+    def _remark(self, index: int) -> str:
+        if self._alone[index]:
+            return " (one value, nothing to spread: keeps its base)"
+        is_silent = len(self._readings[index]) > 1 and float(self._dispersion[index]) == 0
+        return " (silent: all its values are the same)" if is_silent else ""
 
     def remove(self) -> None:
         """Take hooks and slopes off the model."""
-        for tap in self._taps:
-            tap.remove()
+        if self._reader is not None:
+            self._reader.remove()
         super().remove()
 
 
@@ -269,30 +298,3 @@ def _nodes_and_owners(model: nn.Module, groups: Sequence[Group], neurons: str) -
         outside = [node for node in nodes_of(model) if all(node is not n for n in nodes)]
         nodes, owner = outside + nodes, [0] * len(outside) + owner
     return nodes, owner
-
-
-def _check_law(law: Law, z: Tensor) -> None:
-    base = getattr(law, "base", BASE)
-    if not isinstance(base, int | float) or not base > 0:
-        raise ValueError(f"the base of a law must be a positive number, not {base!r}")
-    for score in (-3.0, 0.0, 3.0):  # scores of a normalised series hardly go further
-        slopes = law(z + score)
-        if slopes.shape != z.shape or not bool((slopes > 0).all()):
-            raise ValueError(f"a law must give one positive slope per block, ({len(z)},), not {slopes} for {score}")
-
-
-def _check_spread(spread: Spread, heads: set[int]) -> None:
-    for count in heads:
-        value = spread(torch.zeros(count, dtype=torch.float64))
-        if not isinstance(value, Tensor) or value.shape != ():
-            raise ValueError(f"a spread must give a tensor () for the values ({count},) of all heads, not {value!r}")
-
-
-def _named(thing: object) -> str:
-    """A description without memory addresses."""
-    if is_dataclass(thing):
-        return repr(thing)
-    if hasattr(thing, "__qualname__"):
-        return str(thing.__qualname__)  # pyright: ignore[reportAttributeAccessIssue]
-    told = {name: value for name, value in vars(thing).items() if isinstance(value, int | float | str)}
-    return f"{type(thing).__qualname__}({', '.join(f'{name}={value!r}' for name, value in sorted(told.items()))})"

@@ -1,0 +1,147 @@
+"""What SAGE reads: the groups of a model with the sources that a name stands for, and the taps on them."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..control import Firing, Group, Tap, carries_foreign_state, find_blocks, find_groups
+from ..signals import FiringRate, HeadEntropy, Signal
+from .policy import ranks
+
+SourceName = Literal["attention", "firing"]
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The signal and the spread that go with a source."""
+
+    signal: Any
+    spread: str
+
+
+DEFAULTS: dict[str, Usual] = {
+    "attention": Usual(HeadEntropy(temperature=0.25), "std"),
+    "firing": Usual(FiringRate(), "mean"),
+}
+
+
+def readable_groups(model: nn.Module, groups: Sequence[Group] | None, source: SourceName) -> list[Group]:
+    """The given groups, or those found in the model, each with something to read."""
+    if source == "firing":
+        nodes = [(g.neurons, g.name) for g in (find_groups(model) if groups is None else groups)]
+        return [Group(neurons, name, [Firing(node) for node in neurons]) for neurons, name in nodes]
+    chosen: list[Group] = [*(find_blocks(model) if groups is None else groups)]
+    empty = [str(group.name or i) for i, group in enumerate(chosen) if not group.sources]
+    if empty:
+        raise ValueError(
+            f"group {', '.join(empty)} has nothing to read; pass source='firing', or give it sources=[...]"
+        )
+    return chosen
+
+
+class Reader:
+    """The taps on all groups: what was read since the last step, averaged over passes and ranks."""
+
+    def __init__(
+        self, groups: Sequence[Group], signal: Signal, device: torch.device, give_up: Callable[[], None]
+    ) -> None:
+        self.groups = groups
+        self.taps: list[list[Tap]] = []
+        for group in groups:
+            self.taps.append([Tap(source, signal, device, give_up=give_up) for source in group.sources])
+
+    @property
+    def all_taps(self) -> list[Tap]:
+        """Of all groups, in order."""
+        return [tap for taps in self.taps for tap in taps]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the readings are."""
+        return self.taps[0][0].sums.device
+
+    @property
+    def is_compiled(self) -> bool:
+        """Has a pass shown that the model runs under torch.compile?"""
+        return any(tap.is_compiled for tap in self.all_taps)
+
+    def read(self, *, per_rank: bool) -> list[Tensor]:
+        """A tensor per group of what the signal gave, the mean over all rows; NaN for a group that was not read."""
+        for tap in self.all_taps:
+            if tap.source.read is not None:
+                tap.add(*tap.source.read())
+        has_read = any(tap.has_read for tap in self.all_taps)
+        joint = ranks() > 1 and not per_rank
+        readers = torch.tensor([float(has_read)], device=self.device)
+        sums = torch.cat([*(tap.sums.to(self.device) for tap in self.all_taps), readers.to(self.all_taps[0].sums)])
+        if joint:
+            dist.all_reduce(sums)
+        # Every rank raises, or those that did read would wait for the others in their next collective call.
+        if not has_read or (joint and float(sums[-1]) < ranks()):
+            raise RuntimeError(_nothing_read(has_read))
+        sizes = [len(tap.sums) for tap in self.all_taps]
+        means = iter([part[:-1] / part[-1] for part in sums[:-1].split(sizes)])
+        return [torch.cat([next(means) for _ in taps]) for taps in self.taps]
+
+    @property
+    def unread(self) -> list[int]:
+        """Groups that no pass in training mode reached, on this rank."""
+        return [i for i, taps in enumerate(self.taps) if not any(tap.has_read for tap in taps)]
+
+    def warn_of_replays(self, *, same_step: bool) -> None:
+        """Say what activation checkpointing ran again in another state than at first."""
+        for group, taps in zip(self.groups, self.taps, strict=True):
+            for tap in taps:
+                if tap.replayed_after_step and not same_step:
+                    tap.replayed_after_step = False
+                    warnings.warn(
+                        f"step() came between the forward pass and the checkpointed replay of block {group.name}, "
+                        "which then ran with the new slope; call step() after backward()",
+                        stacklevel=4,
+                    )
+                if tap.replayed is not None and carries_foreign_state(tap.replayed):
+                    warnings.warn(
+                        f"{type(tap.replayed).__name__} nodes of block {group.name} carry their membranes into the "
+                        "replay of activation checkpointing, so gradients are wrong; build the model with "
+                        "spiking_neuron=sage_snn.LIFNode, or call sage_snn.deploy.accelerate(model)",
+                        stacklevel=4,
+                    )
+                tap.replayed = None
+
+    def clear(self, *, active: bool) -> None:
+        """Forget what was read; listen to the next passes or not."""
+        for tap in self.all_taps:
+            tap.clear()
+            tap.active = active
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, forward passes are not read."""
+        active = [tap.active for tap in self.all_taps]
+        for tap in self.all_taps:
+            tap.active = False
+        try:
+            yield
+        finally:
+            for tap, was_active in zip(self.all_taps, active, strict=True):
+                tap.active = was_active
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for tap in self.all_taps:
+            tap.remove()
+
+
+def _nothing_read(here: bool) -> str:
+    if here:
+        return "another rank called step() without a forward pass in training mode: all ranks make both equally often"
+    return (
+        "step() before any forward pass: run the model on images in training mode with gradients first "
+        "(a model compiled and run before the policy was attached needs torch.compiler.reset())"
+    )
