@@ -139,3 +139,11 @@ def test_learnable_slopes_reach_the_optimizer(tmp_path):
     recorder = Recorder(model.policy)
     trainer([model.policy, recorder], tmp_path, enable_checkpointing=False).fit(model, loader())
     assert recorder.slopes[-1][0] != pytest.approx(4.0, abs=1e-6)
+
+
+def test_an_attached_policy_is_taken_and_removed_at_the_end(tmp_path):
+    model = Classifier()
+    sage = SAGE(model.network, warmup_steps=1, law=LAW)
+    trainer([PolicyCallback(sage)], tmp_path, enable_checkpointing=False).fit(model, loader())
+    assert sage.state_dict()["steps"] == BATCHES * EPOCHS
+    SAGE(model.network, warmup_steps=0).remove()
