@@ -1,4 +1,5 @@
 import collections
+import copy
 import importlib.util
 
 import onnx
@@ -9,7 +10,7 @@ from spikingjelly.activation_based import functional, layer, neuron
 from torch import nn
 
 from sage_snn import SAGE, LIFNode
-from sage_snn.deploy import ExportError, accelerate, export, fuse, onnx_agreement
+from sage_snn.deploy import ExportError, accelerate, export, fuse
 from sage_snn.deploy.export import PlainLIF
 from sage_snn.models import load_official_state_dict
 
@@ -46,10 +47,21 @@ def exported(network, many, tmp_path_factory):
     return plain, attached
 
 
+def agreement(model, path, images):
+    """Share of the images that the ONNX file puts into the class that the model does."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (logits,) = session.run(["logits"], {"images": images.numpy()})
+    with torch.no_grad():
+        expected = copy.deepcopy(model).eval()(images).argmax(-1)
+    return float((torch.from_numpy(logits).argmax(-1) == expected).double().mean())
+
+
 def test_onnx_gives_the_same_classes_for_any_batch(network, many, exported):
     for path in exported:
-        assert onnx_agreement(network, path, many) >= 0.99
-        assert onnx_agreement(network, path, many[:1]) == 1.0
+        assert agreement(network, path, many) >= 0.99
+        assert agreement(network, path, many[:1]) == 1.0
     with torch.no_grad():
         assert len(network.eval()(many).argmax(1).unique()) > 1  # or agreeing would mean nothing
     network.train()

@@ -10,8 +10,8 @@ from torch import nn
 
 from sage_snn import LIFNode
 from sage_snn.control import watching
-from sage_snn.models import spikformer
 from sage_snn.layers import NormLIF
+from sage_snn.models import spikformer
 
 SMALL = {"depth": 2, "dim": 32, "heads": 4, "time_steps": 3, "image_size": 16}
 
@@ -78,6 +78,25 @@ def test_with_the_kernels_channels_lie_last_in_memory_all_the_way(channels, even
         model(torch.randn(*[3] * events, 2, channels, 16, 16))
     assert len(seen) == 5 + 2 * 7
     assert all(spikes.movedim(2, -1).is_contiguous() for spikes in seen[channels == 1 :])
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.int64])
+def test_events_may_be_counted_in_whole_numbers(dtype):
+    torch.manual_seed(0)
+    model = spikformer(depth=1, dim=16, heads=2, image_size=8, patch_size=2)
+    events = torch.randint(0, 2, (3, 2, 3, model.image_size, model.image_size))
+    assert torch.equal(model(events.to(dtype)), model(events.float()))
+
+
+def test_the_mean_of_the_steps_is_the_answer_up_to_rounding():
+    torch.manual_seed(0)
+    model = spikformer(depth=1, dim=16, heads=2, image_size=8, patch_size=2, time_steps=3).double()
+    images = 3 * torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    steps = model.forward_steps(images)
+    assert steps.shape == (3, 4, 10)
+    assert torch.equal(steps, model(images, steps=True))
+    assert torch.allclose(steps.mean(0), model(images), atol=1e-12)
+    assert not torch.equal(steps[0], steps[1])
 
 
 def test_events_may_have_any_number_of_time_steps():

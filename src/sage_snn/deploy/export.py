@@ -71,19 +71,6 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: M
     return path
 
 
-def onnx_agreement(model: nn.Module, path: str | Path, images: Tensor) -> float:
-    """Share of the images (B, ...) that the ONNX file puts into the same class as the model does."""
-    _require("onnxruntime")
-    import onnxruntime
-
-    (network,) = copied(unwrapped(model))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (logits,) = session.run(["logits"], {"images": images.detach().cpu().numpy()})
-    with torch.no_grad():
-        expected = network.cpu().eval()(images.detach().cpu()).argmax(-1)
-    return float((torch.from_numpy(logits).argmax(-1) == expected).double().mean())
-
-
 class PlainLIF(nn.Module):
     """The forward pass of a multi-step LIF node that starts from rest, in few operations that every runtime has."""
 

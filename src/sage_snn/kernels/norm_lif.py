@@ -8,17 +8,21 @@ it is *then* (see `lif.LIF`).
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from .calls import SHAPE_CODES, function, pointer, register
 from .lif import BACKWARD, LIF, MEMBRANE, Membrane, require_slopes, runs_natively, slope_gradient, slope_values
 
 
 def batch_norm_lif(
-    norm: _BatchNorm, x: Tensor, slope: Tensor, membrane: Membrane, times: int, shape: str = "Sigmoid"
+    norm: nn.BatchNorm1d | nn.BatchNorm2d,
+    x: Tensor,
+    slope: Tensor,
+    membrane: Membrane,
+    times: int,
+    shape: str = "Sigmoid",
 ) -> Tensor:
     """Spikes (T*B, C, ...) of `norm(x)`; counts batches and updates running statistics just as the module does."""
     averaging = 0.0 if norm.momentum is None else norm.momentum

@@ -12,8 +12,8 @@ from ..control import Group, group_nodes
 from .policy import BASE, Policy, chosen_groups, device_of
 from .settings import differences, settings_of
 
-Shape = Literal["linear", "exponential", "cosine"]
-SHAPES: dict[str, Callable[[float, float, float], float]] = {
+Way = Literal["linear", "exponential", "cosine"]
+WAYS: dict[str, Callable[[float, float, float], float]] = {
     "linear": lambda start, end, share: start + (end - start) * share,
     "exponential": lambda start, end, share: start * (end / start) ** share,
     "cosine": lambda start, end, share: end + (start - end) * (1 + math.cos(math.pi * share)) / 2,
@@ -34,7 +34,7 @@ class Scheduled(Policy):
         end: float = 4.0,
         *,
         steps: int,
-        shape: Shape | Callable[[float], float] = "exponential",
+        shape: Way | Callable[[float], float] = "exponential",
         blocks: Sequence[Group] | None = None,
         groups: Sequence[Group] | None = None,
     ) -> None:
@@ -42,8 +42,8 @@ class Scheduled(Policy):
             raise ValueError(f"slopes must be positive, not start={start} and end={end}")
         if steps < 1:
             raise ValueError(f"steps must be at least 1, not {steps}")
-        if isinstance(shape, str) and shape not in SHAPES:
-            raise ValueError(f"shape must be one of {', '.join(SHAPES)} or a callable share -> slope, not {shape!r}")
+        if isinstance(shape, str) and shape not in WAYS:
+            raise ValueError(f"shape must be one of {', '.join(WAYS)} or a callable share -> slope, not {shape!r}")
         groups = chosen_groups(model, blocks, groups)
         super().__init__(model, group_nodes(groups), groups)
         self.start, self.end, self.steps, self.shape = start, end, steps, shape
@@ -62,7 +62,7 @@ class Scheduled(Policy):
         """The slope in force."""
         share = min(self._done / self.steps, 1.0)
         if isinstance(self.shape, str):
-            return SHAPES[self.shape](self.start, self.end, share)
+            return WAYS[self.shape](self.start, self.end, share)
         return float(self.shape(share))
 
     @property
