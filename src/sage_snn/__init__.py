@@ -3,8 +3,9 @@
 Names are imported when they are first used, so that the command line answers before torch has loaded.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import lazily
 
 if TYPE_CHECKING:
     from .checkup import Report, check
@@ -41,24 +42,16 @@ __all__ = [
     "policy_of",
 ]
 
-_HOMES = {
-    "checkup": ("Report", "check"),
-    "control": ("Block", "Group", "find_blocks", "find_layers"),
-    "laws": ("DeadZoneTanh",),
-    "neurons": ("LIFNode",),
-    "policies": ("SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
-    "runs": ("load",),
-    "signals": ("Constant", "FiringRate", "HeadEntropy", "HeadGini", "Random"),
-    "statistics": ("Statistics",),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(f".{home}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        ".checkup": ("Report", "check"),
+        ".control": ("Block", "Group", "find_blocks", "find_layers"),
+        ".laws": ("DeadZoneTanh",),
+        ".neurons": ("LIFNode",),
+        ".policies": ("SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
+        ".runs": ("load",),
+        ".signals": ("Constant", "FiringRate", "HeadEntropy", "HeadGini", "Random"),
+        ".statistics": ("Statistics",),
+    },
+)
