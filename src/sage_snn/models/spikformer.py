@@ -11,11 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from spikingjelly.activation_based import functional, neuron
 from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
 from ..layers import NormLIF, SpikePool, StatelessLIF, TokenMap
+from .network import SpikingNetwork
 
 Form = Literal["cifar", "imagenet"]
 Neuron = Callable[..., nn.Module]
@@ -108,7 +108,7 @@ class TransformerBlock(nn.Module):
         return x + self.mlp(x)
 
 
-class Spikformer(nn.Module):
+class Spikformer(SpikingNetwork):
     """Images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, classes), averaged over time."""
 
     def __init__(
@@ -125,11 +125,11 @@ class Spikformer(nn.Module):
         mlp_ratio: float = 4.0,
         neuron: Neuron = StatelessLIF,
     ) -> None:
-        super().__init__()
+        sizes = {"time_steps": time_steps, "num_classes": num_classes, "image_size": image_size}
+        super().__init__(**sizes, in_channels=in_channels)
         _check_sizes(depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels, form)
         lif = partial(neuron, tau=2.0, detach_reset=True, step_mode="m")
-        self.time_steps, self.image_size, self.in_channels = time_steps, image_size, in_channels
-        self.form, self.num_classes, self.num_features = form, num_classes, dim
+        self.form, self.num_features = form, dim
         self.stem = Stem(in_channels, dim, patch_size, lif)
         self.blocks = nn.ModuleList(
             TransformerBlock(dim, heads, mlp_ratio, lif, qkv_bias=form == "cifar") for _ in range(depth)
@@ -137,39 +137,15 @@ class Spikformer(nn.Module):
         self.head = nn.Linear(dim, num_classes)
         self._initialise()
 
-    def forward(self, x: Tensor, *, steps: bool = False) -> Tensor:
-        """Logits (B, classes), averaged over time; with `steps` those of every time step, (T, B, classes)."""
-        return self.forward_steps(x) if steps else self.head(self.forward_features(x).mean(0))
-
-    def forward_steps(self, x: Tensor) -> Tensor:
-        """Logits of every time step (T, B, classes); their mean is `model(x)` up to rounding."""
-        return self.head(self.forward_features(x))
-
     def forward_features(self, x: Tensor) -> Tensor:
         """Mean over tokens after the last block, (T, B, C)."""
-        self._check_input(x)
-        self._rest()
-        x = x if x.is_floating_point() else x.to(self.head.weight.dtype)  # events are counted in whole numbers
+        x = self.start(x)
         with spikes_as_bits(x):
             x = self.stem(x, self.time_steps if x.ndim == 4 else None)
             for block in self.blocks:
                 x = block(x)
         # Over an axis that is not the last in memory, so that the gradient lies like x.
         return x.mean(-1) if x.is_contiguous() else x.transpose(2, 3).mean(2)
-
-    def _rest(self) -> None:
-        """Nodes that carry state over (SpikingJelly's own) start from rest too."""
-        for module in self.modules():
-            if isinstance(module, neuron.BaseNode) and getattr(module, "carry_state", True):
-                functional.reset_net(module)
-
-    def _check_input(self, x: Tensor) -> None:
-        size = (self.in_channels, self.image_size, self.image_size)
-        if x.ndim not in (4, 5) or tuple(x.shape[-3:]) != size:
-            raise ValueError(
-                f"expected images (B, {', '.join(map(str, size))}) or events (T, B, {', '.join(map(str, size))}), "
-                f"got {tuple(x.shape)}; build the model with the right in_channels and image_size"
-            )
 
     def _initialise(self) -> None:
         # The authors initialise nn.Linear only; in their CIFAR form the token-wise maps are nn.Linear, in their
