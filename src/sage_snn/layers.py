@@ -3,6 +3,7 @@
 T time steps, B batch, C channels, N tokens.
 """
 
+import math
 from functools import partial
 
 import torch
@@ -10,12 +11,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .compat import forward_hooks, has_input_hooks
-from .kernels.norm_lif import batch_norm_lif
+from .kernels.norm_lif import batch_norm_lif, running_statistics
 from .kernels.path import why_twin
 from .kernels.pool import spike_pool
 from .neurons import LIFNode
 
 StatelessLIF = partial(LIFNode, carry_state=False)
+
+
+class ThresholdNorm(nn.BatchNorm2d):
+    """Threshold-dependent batch normalisation (tdBN; Zheng et al., AAAI 2021), statistics over time and batch.
+
+    What leaves it is scaled by the constant `threshold / sqrt(branches)`, for a node of that threshold that so many
+    branches lead to. A factor of its own, not folded into the first weight: learning rate and decay act as without it.
+    """
+
+    def __init__(self, channels: int, threshold: float = 1.0, branches: int = 1) -> None:
+        super().__init__(channels)
+        self.factor = threshold / math.sqrt(branches)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(T*B, C, H, W) -> (T*B, C, H, W)."""
+        mean, var, options = running_statistics(self)
+        return F.batch_norm(input, mean, var, self.weight * self.factor, self.bias, **options)
 
 
 class NormLIF(nn.Module):
@@ -46,11 +64,24 @@ class NormLIF(nn.Module):
         """None if normalisation and neuron run in one kernel, else the reason."""
         if not isinstance(self.lif, LIFNode):
             return f"{type(self.lif).__name__} is not our node"
-        if type(self.norm) not in (nn.BatchNorm1d, nn.BatchNorm2d):
+        if type(self.norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, ThresholdNorm):
             return f"{type(self.norm).__name__} is not a plain BatchNorm"
         if forward_hooks(self.norm) or has_input_hooks(self.norm):
             return "the BatchNorm has hooks"
         return self.lif.why_not_fused() or why_twin(x)
+
+
+class NormMap(nn.Module):
+    """Synapse and batch normalisation without a neuron, for sums of branches: (T, B, C, ...) -> (T, B, C', ...)."""
+
+    def __init__(self, synapse: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.synapse, self.norm = synapse, norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Currents of all time steps."""
+        # In the order of the axes: torch's own normalisation loses digits where channels lie last.
+        return self.norm(self.synapse(x.flatten(0, 1)).contiguous()).unflatten(0, (len(x), -1))
 
 
 class TokenMap(nn.Conv1d):

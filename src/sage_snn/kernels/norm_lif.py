@@ -24,7 +24,17 @@ def batch_norm_lif(
     times: int,
     shape: str = "Sigmoid",
 ) -> Tensor:
-    """Spikes (T*B, C, ...) of `norm(x)`; counts batches and updates running statistics just as the module does."""
+    """Spikes (T*B, C, ...) of `norm(x)`; a module that scales its output by a constant `factor` is known too."""
+    mean, var, options = running_statistics(norm)
+    factor = getattr(norm, "factor", None)
+    weight = norm.weight if factor is None else norm.weight * factor
+    return norm_lif(x, weight, norm.bias, mean, var, slope, membrane, times, **options, shape=shape)
+
+
+def running_statistics(
+    norm: nn.BatchNorm1d | nn.BatchNorm2d,
+) -> tuple[Tensor | None, Tensor | None, dict[str, Any]]:
+    """Mean, variance and options for `F.batch_norm`; counts the batch just as the module's own call does."""
     averaging = 0.0 if norm.momentum is None else norm.momentum
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
@@ -32,15 +42,8 @@ def batch_norm_lif(
             averaging = 1.0 / float(norm.num_batches_tracked)
     measures = norm.training or (norm.running_mean is None and norm.running_var is None)
     keeps = not norm.training or norm.track_running_stats
-    running = (norm.running_mean, norm.running_var) if keeps else (None, None)
-    mean, var = running
-    return norm_lif(
-        *(x, norm.weight, norm.bias, mean, var, slope, membrane, times),
-        training=measures,
-        momentum=averaging,
-        eps=norm.eps,
-        shape=shape,
-    )
+    mean, var = (norm.running_mean, norm.running_var) if keeps else (None, None)
+    return mean, var, {"training": measures, "momentum": averaging, "eps": norm.eps}
 
 
 def _require_channels(x: Tensor, *given: Tensor | None) -> None:

@@ -4,10 +4,26 @@ from typing import Any
 
 from timm.models import register_model
 
+from .network import SpikingNetwork
 from .official import load_official_state_dict, official_state_dict
+from .resnet import ResNet, resnet19, resnet20, resnet20_wide
 from .spikformer import Spikformer
+from .vgg import VGG, vgg11, vgg16
 
-__all__ = ["Spikformer", "load_official_state_dict", "official_state_dict", "spikformer"]
+__all__ = [
+    "VGG",
+    "ResNet",
+    "Spikformer",
+    "SpikingNetwork",
+    "load_official_state_dict",
+    "official_state_dict",
+    "resnet19",
+    "resnet20",
+    "resnet20_wide",
+    "spikformer",
+    "vgg11",
+    "vgg16",
+]
 
 
 def spikformer(

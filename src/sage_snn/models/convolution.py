@@ -1,0 +1,35 @@
+"""What convolutional networks are made of: a convolution, the neuron after it, the normalisation between, a width."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import nn
+
+from ..layers import StatelessLIF
+
+Activation = Callable[[], nn.Module]
+Norm = Callable[..., nn.Module]  # (channels, branches=1)
+
+LIF: Activation = partial(StatelessLIF, tau=2.0, decay_input=False, detach_reset=True, step_mode="m")
+
+
+def batch_norm(channels: int, branches: int = 1) -> nn.Module:
+    """Plain batch normalisation, however many branches are added up after it."""
+    return nn.BatchNorm2d(channels)
+
+
+def no_norm(channels: int, branches: int = 1) -> nn.Module:
+    """For networks without normalisation."""
+    return nn.Identity()
+
+
+def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
+    """A convolution without a bias that keeps the size of the image, or divides it by the stride."""
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def scaled(channels: Sequence[int], width: float) -> list[int]:
+    """Channels times the width factor; at least one is left of each."""
+    if not width > 0:
+        raise ValueError(f"width must be positive, not {width}")
+    return [max(1, round(count * width)) for count in channels]

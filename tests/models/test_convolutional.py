@@ -1,0 +1,150 @@
+"""ResNets and VGGs: their sizes, every pass from rest, the same answer by step, kernels against the twin."""
+
+import copy
+
+import pytest
+import torch
+from spikingjelly.activation_based import layer, neuron
+from torch import nn
+
+from sage_snn import SAGE, find_layers
+from sage_snn.kernels import switched_off
+from sage_snn.layers import NormLIF, StatelessLIF, ThresholdNorm
+from sage_snn.models import resnet19, resnet20, resnet20_wide, vgg11, vgg16
+
+SMALL = {
+    "resnet19": lambda **o: resnet19(width=0.125, time_steps=2, image_size=16, **o),
+    "resnet20": lambda **o: resnet20(width=0.5, time_steps=2, image_size=16, **o),
+    "resnet20_wide": lambda **o: resnet20_wide(width=0.125, time_steps=2, image_size=16, **o),
+    "vgg11": lambda **o: vgg11(width=0.0625, time_steps=2, image_size=16, **o),
+    "vgg16": lambda **o: vgg16(width=0.0625, time_steps=2, image_size=32, **o),
+}
+
+
+def parameters(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("build", "classes", "count"),
+    [
+        (resnet19, 10, 12_630_858),
+        (resnet19, 100, 12_653_988),
+        (resnet20, 10, 272_474),
+        (resnet20_wide, 10, 11_253_450),
+        (vgg11, 100, 21_118_756),
+        (vgg16, 10, 33_642_442),
+    ],
+)
+def test_the_networks_have_the_published_sizes(build, classes, count):
+    with torch.device("meta"):
+        assert parameters(build(num_classes=classes)) == count
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_steps_average_to_the_answer_and_every_pass_starts_from_rest(name):
+    torch.manual_seed(0)
+    model = SMALL[name]().double()
+    images = torch.randn(4, 3, model.image_size, model.image_size, dtype=torch.float64)
+    steps = model.forward_steps(images)
+    assert steps.shape == (2, 4, 10)
+    assert torch.allclose(steps.mean(0), model(images), atol=1e-12)
+    assert torch.equal(steps, model(images, steps=True))
+    events = images.expand(3, *images.shape)
+    assert model.forward_steps(events).shape == (3, 4, 10)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_kernels_and_twins_agree_in_float64(name):
+    torch.manual_seed(0)
+    model = SMALL[name]().double()
+    twin = copy.deepcopy(model)
+    images = torch.randn(4, 3, model.image_size, model.image_size, dtype=torch.float64)
+    logits = model(images)
+    logits.square().sum().backward()
+    with switched_off():
+        expected = twin(images)
+        expected.square().sum().backward()
+    assert torch.allclose(logits, expected, atol=1e-9)
+    for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_sage_follows_firing_rates_in_two_lines(name):
+    model = SMALL[name]()
+    with SAGE(model, warmup_steps=0, groups=find_layers(model), source="firing") as sage:
+        for seed in range(3):
+            images = torch.randn(
+                4, 3, model.image_size, model.image_size, generator=torch.Generator().manual_seed(seed)
+            )
+            model(images).square().sum().backward()
+            sage.step()
+        assert sage.slopes.unique().numel() > 1
+
+
+def test_an_activation_makes_the_ann_of_the_same_weights():
+    torch.manual_seed(0)
+    ann = resnet20(width=0.25, activation=nn.ReLU, time_steps=1)
+    assert ann.state_dict().keys() == resnet20(width=0.25).state_dict().keys()
+    assert ann(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_dropout_keeps_one_mask_over_time():
+    torch.manual_seed(0)
+    model = vgg16(width=0.0625, dropout=0.5, time_steps=3)
+    x = torch.ones(3, 2, 50)
+    dropped = model._drop(x)
+    assert torch.equal(dropped[0], dropped[2])
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(model.eval()._drop(x), x)
+
+
+def test_threshold_norm_is_spikingjellys_at_the_start_and_keeps_its_factor():
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 3, 5, 5)
+    ours, theirs = ThresholdNorm(3, threshold=0.5, branches=2), layer.ThresholdDependentBatchNorm2d(2**-0.5, 0.5, 3)
+    theirs.step_mode = "m"
+    assert torch.allclose(ours(x.flatten(0, 1)), theirs(x).flatten(0, 1), atol=1e-6)
+    assert ours.weight.tolist() == [1.0] * 3  # theirs has the factor in the weight, where decay would act on it
+    assert torch.allclose(ours.running_var, theirs.running_var)
+
+
+def test_threshold_norm_is_fused_with_its_neuron():
+    torch.manual_seed(0)
+    unit = NormLIF(
+        nn.Conv2d(3, 4, 3), ThresholdNorm(4, threshold=0.7, branches=2), StatelessLIF(step_mode="m")
+    ).double()
+    assert unit.why_not_fused() is None
+    twin, x = copy.deepcopy(unit), torch.randn(2, 3, 3, 8, 8, dtype=torch.float64)
+    spikes = unit(x)
+    spikes.square().sum().backward()
+    with switched_off():
+        expected = twin(x)
+        expected.square().sum().backward()
+    assert torch.equal(spikes, expected)
+    for mine, theirs in zip(unit.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(mine.grad, theirs.grad, atol=1e-9)
+
+
+def test_spikingjellys_nodes_give_the_same_spikes_in_float64():
+    torch.manual_seed(0)
+    ours = resnet20(width=0.25, time_steps=3, image_size=16).double()
+    torch.manual_seed(0)
+    options = {"tau": 2.0, "decay_input": False, "detach_reset": True, "step_mode": "m"}
+    theirs = resnet20(width=0.25, time_steps=3, image_size=16, activation=lambda: neuron.LIFNode(**options)).double()
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    assert torch.allclose(ours(images), theirs(images), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda: resnet19(width=0.0), "width must be positive"),
+        (lambda: vgg16(image_size=16), "an image of 16 pixels is too small for 5 poolings"),
+        (lambda: resnet20(width=0.25)(torch.zeros(1, 3, 8, 8)), "expected images"),
+    ],
+)
+def test_impossible_sizes_say_so(build, told):
+    with pytest.raises(ValueError, match=told):
+        build()
