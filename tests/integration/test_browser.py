@@ -8,8 +8,10 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from sage_snn.studies.paper.sections import MARKS
 from sage_snn.studies.report import write_report
 from sage_snn.studies.results import load_runs
+from sage_snn.studies.study import parse_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,7 +33,8 @@ def page(tmp_path_factory):
     root = tmp_path_factory.mktemp("report")
     sizes = {"time_steps": (2, 4), "seeds": (1, 2, 3), "observed": (4,)}
     runs = load_runs(synthetic.write_study(root / "runs", **sizes, data="cifar10"))
-    return write_report(runs, root, "Report <of> synthetic runs")
+    study = parse_study({"recipe": "cifar10", "axes": {"policy.kind": ["fixed", "sage"]}, "claims": "paper"})
+    return write_report(runs, root, "Report <of> synthetic runs", study=study)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +161,16 @@ def test_a_figure_can_be_enlarged_and_closed_with_escape(opened):
     assert button.get_attribute("aria-expanded") == "true"
     opened.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert "large" not in (figure.get_attribute("class") or "")
+
+
+def test_each_verdict_has_a_mark_and_a_colour_of_its_own(opened):
+    script = """const part = document.querySelector('#claims .verdict');
+        return arguments[0].map(mark => { part.className = `verdict ${mark}`;
+            return [getComputedStyle(part, '::before').content, getComputedStyle(part).color]; })"""
+    marks, colours = zip(*opened.execute_script(script, list(MARKS.values())), strict=True)
+    assert "cannot tell" in MARKS
+    assert len(set(marks)) == len(MARKS)
+    assert len(set(colours)) == len(MARKS)
 
 
 def test_claims_lead_to_their_figures(opened):

@@ -139,7 +139,9 @@ def test_export_writes_a_file_and_prints_its_path(sage_snn, run, to, suffix):
         (["recipes", "nosuch"], "no recipe 'nosuch'"),
         (["report", "nosuch"], "there is no folder nosuch"),
         (["report", "heads"], "no run of study heads is finished in runs; `sage-snn study run` trains them"),
+        (["report", "nosuch.yaml"], "cannot read nosuch.yaml"),
         (["study", "report", "heads", "--out", "x"], "no run of study heads is finished in x"),
+        (["study", "run", "heads-small", "--data-dir", "/nowhere"], "study heads-small did not start, for want of its"),
     ],
 )
 def test_wrong_input_ends_in_a_message_not_in_a_traceback(sage_snn, command, message, tmp_path, monkeypatch):
@@ -150,20 +152,40 @@ def test_wrong_input_ends_in_a_message_not_in_a_traceback(sage_snn, command, mes
     assert "Traceback" not in done.stderr
 
 
-def test_a_study_has_one_page_by_either_command(sage_snn, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for planned in load_study("table1-small").runs()[:2]:
-        folder = RunFolder(tmp_path / "runs" / "runs" / planned.key)
+def finish_two(study, root):
+    """Two finished runs of a study, which nobody trained."""
+    for planned in load_study(study).runs()[:2]:
+        folder = RunFolder(root / "runs" / "runs" / planned.key)
         folder.signals.mkdir(parents=True)
         folder.write_recipe(planned.recipe, {})
         folder.append_metrics({"epoch": 0, "test_top1": 50.0, "images_per_second": 100.0})
         ended = {"last_top1": 50.0, "best_top1": 50.0, "epochs": 1, "parameters": 5, "seconds": 1.0}
         folder.write_summary(ended | {"peak_memory_mb": 9.0, "finished": True})
+
+
+def test_a_study_has_one_page_by_either_command(sage_snn, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    finish_two("table1-small", tmp_path)
     for command in (["study", "report", "table1-small"], ["report", "table1-small", "--out", "page"]):
         done = sage_snn(*command)
         assert done.code == 0, done.stderr
         page = Path(done.stdout.strip()).read_text(encoding="utf-8")
         assert "13 of 15 planned runs are not finished" in page
+        assert 'id="claims"' in page
+
+
+def test_a_study_file_of_one_s_own_has_a_page_by_either_command(sage_snn, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("recipe: digits\naxes: {policy.kind: [fixed, sage], seed: [1, 2]}\n")
+    finish_two(mine, tmp_path)
+    for command in (["study", "report", "mine.yaml"], ["report", "mine.yaml", "--data-dir", ".", "--out", "page"]):
+        done = sage_snn(*command)
+        assert done.code == 0, done.stderr
+        page = Path(done.stdout.strip()).read_text(encoding="utf-8")
+        assert "2 of 4 planned runs are not finished" in page
+        assert 'id="claims"' not in page
+    assert (tmp_path / "page" / "report.html").is_file()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,3 +83,20 @@ def test_when_one_rank_dies_the_other_stops_soon_and_the_run_resumes(tmp_path):
     resumed = run(out, 2, epochs=12)
     assert resumed.returncode == 0, resumed.stderr
     assert [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()] == list(range(12))
+
+
+@pytest.mark.slow
+def test_of_two_processes_that_resume_a_run_at_once_the_second_is_refused(tmp_path):
+    out = tmp_path / "run"
+    first = subprocess.Popen(command(out, epochs=12), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (out / "recipe.yaml").exists():
+        assert time.monotonic() < deadline, "the run did not start"
+        time.sleep(0.1)
+    second = run(out, epochs=12)
+    first.terminate()
+    _, errors = first.communicate(timeout=60)
+    assert second.returncode == 1
+    assert f"is being trained by process {first.pid} on {socket.gethostname()}" in second.stderr
+    assert "go on with --resume" in errors  # the first was not disturbed
+    assert run(out, epochs=12).returncode == 0

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from sage_snn.studies.comparison import bootstrap, compare, estimate, paired, power, seeds_needed
-from sage_snn.studies.results import ResultError
+from sage_snn.studies.results import ResultError, field_columns
 
 A, B = [51.2, 50.1, 52.4, 49.9, 51.0], [50.3, 50.2, 51.1, 49.0, 50.6]
 
@@ -138,12 +138,18 @@ def test_compare_keeps_different_widths_apart():
             row
             for dim, shift in ((16, 0.0), (32, 9.0))
             for kind, values in (("fixed", B), ("sage", A))
-            for row in rows(f"{kind} dim={dim}", [v + shift for v in values], **{"model.dim": dim})
+            for row in rows(f"{kind} dim={dim}", [v + shift for v in values], **{"recipe.model.dim": dim})
         ]
     )
     found = compare(table)
     assert list(found["words"]).count("the baseline") == 2
     assert found["difference"].dropna().tolist() == pytest.approx([np.mean(np.subtract(A, B))] * 2)
+
+
+def test_a_column_that_somebody_adds_to_a_table_is_no_setting():
+    table = pd.DataFrame([*rows("fixed", B, lr="a", **{"policy.gain": 1}), *rows("sage", A, lr="b")])
+    assert field_columns(table) == []
+    assert compare(table).set_index("label").loc["sage", "pairs"] == 5
 
 
 def test_nan_accuracies_are_told_not_averaged_away():

@@ -1,5 +1,4 @@
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +6,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from sage_snn.studies.figures import figures_of, save
+from sage_snn.recipes import POLICIES
+from sage_snn.studies.figures import figures_of, save, unread
+from sage_snn.studies.figures.panels import whole_ticks
 from sage_snn.studies.figures.style import COLOURS, style, styles
-from sage_snn.studies.results import load_runs
+from sage_snn.studies.results import load_runs, table
 
 _spec = importlib.util.spec_from_file_location("synthetic", Path(__file__).with_name("synthetic.py"))
 synthetic = importlib.util.module_from_spec(_spec)
@@ -114,61 +115,62 @@ def test_a_network_wide_slope_is_one_curve(figures):
     assert data.set_index("step")["value"][10] == pytest.approx(4.1)
 
 
-def counting(tmp_path, *epochs_by_seed):
-    """A run per seed of which an epoch counted these spikes, or None."""
-    settings = {"policy.kind": "fixed", "epochs": len(epochs_by_seed[0])}
-    made = [
-        synthetic.write_run(tmp_path / str(seed), settings | {"seed": seed}, top1=50.0)
-        for seed in range(1, len(epochs_by_seed) + 1)
-    ]
-    return [
-        replace(run, metrics=run.metrics.assign(firing_rates=list(epochs)))
-        for run, epochs in zip(load_runs(made), epochs_by_seed, strict=True)
-    ]
+@pytest.mark.parametrize("epochs", [1, 2, 5])
+def test_short_axes_of_epochs_have_whole_numbers_from_one_on(tmp_path, epochs):
+    settings = {"policy.kind": "sage", "epochs": epochs, "policy.warmup_epochs": 0}
+    run = synthetic.write_run(tmp_path / "one", settings, top1=50.0)
+    drawn = [f for f in figures_of(load_runs([run])) if f.name.startswith(("curves", "firing", "heads"))]
+    assert len(drawn) == (3 if epochs > 1 else 2)
+    for figure in drawn:
+        traces = [np.array(trace.x) for trace in figure.plotly().data if trace.x is not None]
+        assert {float(x) for trace in traces for x in trace} == set(range(1, epochs + 1)), figure.name
+        axis = figure.plotly().layout.xaxis
+        assert (axis.tick0, axis.dtick) == (1, 1)
+        canvas = figure.matplotlib()
+        canvas.draw_without_rendering()
+        panel = canvas.axes[0]
+        low, high = panel.get_xlim()
+        ticks = [tick for tick in panel.get_xticks() if low <= tick <= high]
+        assert ticks == list(range(1, epochs + 1)), figure.name
 
 
-def firing(runs):
-    return [figure for figure in figures_of(runs) if figure.name == "firing"]
+def test_long_axes_are_left_to_the_renderer():
+    assert whole_ticks(range(310)) == whole_ticks([1.0, 3.5]) == whole_ticks([]) == {}
+    assert whole_ticks(range(1, 12)) == {"tick0": 1, "dtick": 2}
 
 
-def test_firing_rates_are_percent_per_node_with_the_range_of_seeds(tmp_path):
-    query, first, stage = "blocks.1.attention.query.lif", "blocks.0.mlp.first.lif", "stem.stages.0.lif"
-    one = ({stage: 0.5, first: 0.02, query: 0.1}, {stage: 0.25, first: 0.04, query: 0.0})
-    two = ({stage: 0.25, first: 0.06, query: 0.3}, {stage: 0.25, first: 0.04, query: 0.2})
-    (figure,) = firing(counting(tmp_path, one, two))
-    rows = figure.data.set_index(["panel", "curve", "epoch"])[["rate", "low", "high"]]
-    assert rows.loc[("query", "block 1", 0)].tolist() == pytest.approx([20, 10, 30])
-    assert rows.loc[("query", "block 1", 1)].tolist() == pytest.approx([10, 0, 20])
-    assert rows.loc[("mlp 1", "block 0", 0)].tolist() == pytest.approx([4, 2, 6])
-    assert rows.loc[("stem", "stages 0", 0)].tolist() == pytest.approx([37.5, 25, 50])
-    assert figure.caption.endswith("Silent in the last epoch, at 0 %: query, block 1 (1 of 2 seeds).")
+def renamed(folder, column):
+    """The run as if its signals had been written under another name."""
+    for part in sorted((folder / "signals").glob("*.parquet")):
+        pd.read_parquet(part).rename(columns={"entropy": column}).to_parquet(part)
+    return folder
 
 
-def test_nodes_that_fire_again_are_not_silent(tmp_path):
-    (figure,) = firing(counting(tmp_path, ({"blocks.0.attention.lif": 0.0}, {"blocks.0.attention.lif": 0.1})))
-    assert figure.data["rate"].tolist() == pytest.approx([0, 10])
-    assert figure.data[["panel", "curve"]].iloc[0].tolist() == ["attention", "block 0"]
-    assert figure.caption.endswith("One run, seed 1. No node is silent in the last epoch.")
+@pytest.mark.parametrize("column", ["gini", "random", "constant", "firing_rate", "readings", "entropy"])
+def test_figures_of_heads_leave_out_runs_without_entropy_and_say_so(tmp_path, column):
+    settings = {"policy.kind": "sage", "policy.signal": "gini", "seed": 1}
+    other = renamed(synthetic.write_run(tmp_path / "gini", settings, top1=50.0), column)
+    runs = load_runs([other, synthetic.write_run(tmp_path / "sage", {"policy.kind": "sage"}, top1=50.0)])
+    names = [figure.name for figure in figures_of(runs)]
+    assert [name for name in names if name.startswith("heads")] == ["heads"]
+    assert any(name.startswith("slopes") and "gini" in name for name in names)
+    labels = list(table(runs)["label"])
+    assert (
+        unread(runs, labels)
+        == "No entropy per head was recorded for sage signal=gini: the figures of heads leave them out."
+    )
+    assert unread(runs[1:], labels[1:]) == ""
+    alone = [figure.name for figure in figures_of(runs[:1])]
+    assert not [name for name in alone if name.startswith(("heads", "dead"))]
+    assert unread(runs[:1], labels[:1])
 
 
-def test_a_silent_network_is_told_in_few_words(tmp_path):
-    (figure,) = firing(counting(tmp_path, [{f"blocks.{n}.mlp.first.lif": 0.0 for n in range(9)}]))
-    assert "mlp 1, block 0; mlp 1, block 1;" in figure.caption
-    assert figure.caption.endswith("mlp 1, block 5 and 3 more.")
-
-
-def test_runs_that_counted_no_spikes_have_no_figure_of_them(tmp_path):
-    counted = {"stem.stages.0.lif": 0.5}
-    runs = counting(tmp_path, (None, counted))
-    (resumed,) = firing(runs)  # the first epoch is an older version's
-    assert resumed.data["epoch"].tolist() == [1]
-    old = [replace(run, metrics=run.metrics.drop(columns="firing_rates")) for run in runs]
-    assert firing(old) == []
-
-
-def test_long_training_keeps_the_last_epoch_of_firing_rates(tmp_path):
-    (figure,) = firing(counting(tmp_path, [{"stem.stages.0.lif": 0.5}] * 100))
-    assert figure.data["epoch"].tolist() == list(range(0, 100, 3))
+def test_a_signal_without_a_spread_has_slopes_all_the_same(tmp_path):
+    folder = synthetic.write_run(tmp_path / "run", {"policy.kind": "sage"}, top1=50.0)
+    for part in sorted((folder / "signals").glob("*.parquet")):
+        pd.read_parquet(part)[["step", "block", "slope"]].to_parquet(part)
+    (slopes,) = [figure for figure in figures_of(load_runs([folder])) if figure.name == "slopes"]
+    assert set(slopes.data["measure"]) == {"slope"}
 
 
 def test_overhead_is_the_time_of_a_step(figures, runs):
@@ -224,6 +226,23 @@ def test_names_are_text_in_both_renderers(tmp_path):
     figure = figures_of(load_runs([run, other]), {"two": hostile})[0]
     save(figure, tmp_path / "figures")
     assert "<b>" not in figure.plotly().to_json().replace("\\u003c", "<")
+
+
+def test_every_kind_of_policy_has_a_label_a_look_and_a_curve_of_its_own(tmp_path):
+    made = []
+    for kind in POLICIES.names:
+        folder = synthetic.write_run(tmp_path / kind, {"policy.kind": kind}, top1=50.0)
+        made.append(folder)
+        for part in sorted((folder / "signals").glob("*.parquet")):
+            rows = pd.read_parquet(part)
+            rows.assign(slope=4 + 0.01 * rows["step"]).to_parquet(part)
+    runs = load_runs(made)
+    assert list(table(runs)["label"]) == list(POLICIES.names)
+    looks = styles(POLICIES.names)
+    assert len({(look.colour, look.dash, look.marker) for look in looks.values()}) == len(looks)
+    drawn = {figure.name: figure for figure in figures_of(runs)}
+    assert drawn["accuracy"].data["label"].tolist() == list(POLICIES.names)
+    assert sum(name.startswith("slopes") for name in drawn) == len(POLICIES.names)
 
 
 def test_policies_look_the_same_in_every_figure():

@@ -2,6 +2,7 @@ import html.parser
 import importlib.util
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,73 @@ def test_a_study_brings_its_labels_and_its_order(tmp_path):
     assert "broaden, digits, T = 4" in page
     assert "Which way to move." in page
     assert re.findall(r'<figure id="([\w-]+)"', page)[0] == "slopes"
+
+
+def test_a_study_that_does_not_ask_for_the_paper_s_claims_has_none(tmp_path):
+    study, runs = grid(tmp_path / "runs", "lr", (0.1,), gains=(5,))
+    page = write_report(runs, tmp_path / "own", "own", study=study).read_text(encoding="utf-8")
+    for words in ("claims", "reported"):
+        assert f'id="{words}"' not in page
+    assert 'id="claims"' not in write_report(runs, tmp_path / "runs-only", "own").read_text(encoding="utf-8")
+    asked = study.model_copy(update={"claims": "paper"})
+    page = write_report(runs, tmp_path / "asked", "asked", study=asked).read_text(encoding="utf-8")
+    assert 'id="claims"' in page
+    assert "The paper reports nothing on the data of these runs (digits)" in page
+
+
+def test_cannot_tell_is_a_verdict_with_a_mark_and_a_count_of_its_own(tmp_path):
+    study, runs = grid(tmp_path / "runs", "model.time_steps", (1, 2, 4), gains=(5, -5, 0))
+    noisy = {1: 0.3, 2: -0.4, 3: 0.2}
+    runs = [
+        replace(run, summary=run.summary | {"last_top1": run.summary["last_top1"] + noise(run, noisy)}) for run in runs
+    ]
+    asked = study.model_copy(update={"claims": "paper"})
+    page = write_report(runs, tmp_path / "page", "noisy", study=asked).read_text(encoding="utf-8")
+    assert '<span class="verdict open">cannot tell</span>' in page
+    assert re.search(r"\.verdict\.open \{ color: var\(--open\); \} \.verdict\.open::before \{ content: .\?. ?;", page)
+    said = re.search('id="summary".*?</section>', page, re.DOTALL).group(0)
+    count = page.count('class="verdict open"')
+    assert re.search(rf"Of the 12 claims of the paper: .*\b{count} cannot tell", said)
+
+
+def noise(run, by_seed):
+    return by_seed[run.recipe.seed] if run.recipe.policy.kind == "sage" and run.recipe.model.time_steps == 4 else 0.0
+
+
+def test_an_interval_that_holds_zero_is_never_said_to_show_that_there_is_no_difference(tmp_path):
+    study, runs = grid(tmp_path / "runs", "lr", (0.1,), gains=(0,))
+    page = write_report(runs, tmp_path / "page", "none", study=study).read_text(encoding="utf-8")
+    assert "shows no difference" not in page
+    assert "An interval that holds zero means that no difference was seen, not that there is none." in page
+
+
+def test_conditions_that_differ_are_said_in_the_summary(tmp_path):
+    study, runs = grid(tmp_path / "runs", "lr", (0.1,), gains=(1,))
+    runs = [replace(run, applied=run.applied | {"device": "cuda" if n % 2 else "cpu"}) for n, run in enumerate(runs)]
+    page = write_report(runs, tmp_path / "page", "devices", study=study).read_text(encoding="utf-8")
+    said = re.search('id="summary".*?</section>', page, re.DOTALL).group(0)
+    assert "The runs differ in device (cpu: 3 runs, cuda: 3 runs): they are paired only where it is the same." in said
+    assert "precision" in said
+    assert "an older version wrote" in said
+
+
+def test_silent_networks_are_named_in_the_summary_and_marked_in_their_figure(tmp_path):
+    runs = load_runs([synthetic.write_run(tmp_path / "run", {"policy.kind": "fixed"}, top1=10.0)])
+    silent = runs[0].metrics["firing_rates"].map(lambda rates: {k: v * k.startswith("stem") for k, v in rates.items()})
+    runs = [replace(runs[0], metrics=runs[0].metrics.assign(firing_rates=silent))]
+    page = write_report(runs, tmp_path / "page", "silent").read_text(encoding="utf-8")
+    told = "no neuron fires from blocks.0.attention.query on in fixed (digits, T = 4, seed 42)"
+    assert f'<p class="alarm">1 of 1 networks is silent: in the last epoch {told}.</p>' in page
+    assert "Firing rates: fixed, digits, T = 4 (silent network)" in page
+
+
+def test_people_read_epochs_from_one_and_files_count_from_zero(tmp_path):
+    runs = load_runs([synthetic.write_run(tmp_path / "run", {"policy.kind": "fixed"}, top1=50.0)])
+    page = write_report(runs, tmp_path / "page", "epochs").read_text(encoding="utf-8")
+    assert pd.read_csv(tmp_path / "page" / "figures" / "curves.csv")["epoch"].tolist() == [0, 1, 2, 3]
+    curves = re.search('<figure id="curves".*?</figure>', page, re.DOTALL).group(0)
+    cells = re.findall(r"<tr><td>[^<]*</td><td>[^<]*</td><td[^>]*>(\d+)</td>", curves)
+    assert cells == ["1", "2", "3", "4"]
 
 
 def test_many_intervals_come_with_a_caution(tmp_path):

@@ -108,6 +108,15 @@ def test_a_running_cluster_of_two_nodes_is_joined_and_left_alone(tmp_path, local
 
 
 @pytest.mark.slow
+def test_missing_data_stop_a_study_on_ray_once_with_the_cure(tmp_path):
+    lost = study(settings=SETTINGS | {"data": "cifar10", "data_dir": str(tmp_path / "no-data")})
+    with pytest.raises(StudyError, match=r"study tiny did not start, for want of its data: cifar10(.|\n)*--data-dir"):
+        run_on_ray(lost, tmp_path, progress=False)
+    assert {row.state for row in status(lost, tmp_path)} == {"waiting"}
+    assert not ray.is_initialized()
+
+
+@pytest.mark.slow
 def test_finished_studies_need_no_cluster(tmp_path, local):
     out = local[0].parents[1]
     assert run_on_ray(study(), out, address="127.0.0.1:9", progress=False) == local

@@ -7,7 +7,14 @@ import pytest
 
 from sage_snn.recipes import load_recipe
 from sage_snn.runs import RunFolder
-from sage_snn.studies.results import ResultError, load_runs, recipe_differences, require_comparable, table
+from sage_snn.studies.results import (
+    ResultError,
+    field_columns,
+    load_runs,
+    recipe_differences,
+    require_comparable,
+    table,
+)
 
 
 def write_run(folder, settings=None, top1=50.0, epochs=2):
@@ -59,9 +66,9 @@ def test_the_table_has_a_row_per_run_and_a_column_per_difference(tmp_path):
     found = table(runs)
     assert list(found["label"]) == ["fixed", "sage gain=-0.5", "sage"]
     assert list(found["time_steps"]) == [4, 4, 2]
-    assert list(found["policy.gain"]) == [0.5, -0.5, 0.5]
+    assert list(found["recipe.policy.gain"]) == [0.5, -0.5, 0.5]
     assert found["images_per_second"].iloc[0] == 101.0  # of epochs with 100 and 101, the first warms up
-    assert "lr" not in found
+    assert field_columns(found) == ["recipe.policy.gain"]
     promised = {"folder", "data", "policy", "label", "time_steps", "seed", "last_top1", "best_top1", "seconds"}
     assert promised | {"images_per_second", "peak_memory_mb", "parameters"} <= set(found.columns)
 
@@ -80,13 +87,13 @@ def test_recording_is_no_difference_in_a_label(tmp_path):
     runs = load_runs([write_run(tmp_path / "a"), write_run(tmp_path / "b", {"observe.temperatures": [0.25]})])
     found = table(runs)
     assert list(found["label"]) == ["sage", "sage"]
-    assert list(found["observe.temperatures"]) == [(), (0.25,)]
+    assert list(found["recipe.observe.temperatures"]) == [(), (0.25,)]
 
 
 def test_runs_of_different_recipes_are_compared_only_if_asked(tmp_path):
     runs = load_runs([write_run(tmp_path / "a"), write_run(tmp_path / "b", {"lr": 0.1, "seed": 5})])
     assert recipe_differences(runs) == {"lr": [0.005, 0.1]}
-    with pytest.raises(ResultError, match=r"different recipes:\n  lr: 0.005 or 0.1"):
+    with pytest.raises(ResultError, match=r"different recipes, or .*:\n  lr: 0.005 or 0.1"):
         require_comparable(runs)
     require_comparable(runs, ["lr"])
     require_comparable(runs[:1])

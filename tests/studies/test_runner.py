@@ -13,7 +13,7 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
-from sage_snn.studies import StudyError
+from sage_snn.studies import StudyError, runner
 from sage_snn.studies.progress import announcement, duration
 from sage_snn.studies.results import load_runs, table
 from sage_snn.studies.runner import run_study
@@ -41,6 +41,7 @@ TINY = {
     },
     "axes": {"policy.kind": ["fixed", "sage"], "seed": [1, 2]},
 }
+ALL_IMAGES = {key: value for key, value in TINY["settings"].items() if key != "train_images"}
 
 
 def tiny(settings=None, **changes):
@@ -95,12 +96,12 @@ def test_the_time_is_told_before_it_starts(done, tmp_path):
 
 
 def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
-    study = tiny(axes={"data": ["cifar10", "digits"], "seed": [1]})
-    folders = run_study(study, tmp_path, tmp_path / "no-data")
+    study = parse_study(TINY | {"settings": ALL_IMAGES, "axes": {"train_images": [200, 5000], "seed": [1]}})
+    folders = run_study(study, tmp_path)
     assert len(folders) == 1
     rows = status(study, tmp_path)
-    assert [row.state for row in rows] == ["failed", "done"]
-    assert "no-data" in rows[0].why
+    assert [row.state for row in rows] == ["done", "failed"]
+    assert "train_images is 5000" in rows[1].why
     assert "1 failed; `study status` in place of `study run` says why" in capsys.readouterr().err
     console = Console(width=200, file=io.StringIO())
     with console.capture() as shown:
@@ -109,9 +110,35 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(tmp_path, capsys):
 
 
 def test_a_study_without_any_finished_run_is_an_error(tmp_path):
-    study = tiny(axes={"data": ["cifar10"], "seed": [1, 2]})
+    study = tiny(axes={"seed": [1, 2]})
+    state = StudyState(study, tmp_path)
+    state.prepare()
+    for planned in study.runs():  # folders that no run may be written to
+        state.run_folder(planned).path.write_text("")
     with pytest.raises(StudyError, match="none of the 2 runs of study tiny could be finished"):
-        run_study(study, tmp_path, tmp_path / "no-data", progress=False)
+        run_study(study, tmp_path, progress=False)
+
+
+def test_a_study_without_its_data_stops_once_with_the_cure(tmp_path, capsys):
+    axes = {"data": ["digits", "cifar10"], "seed": [1, 2, 3]}
+    for data_dir in (None, str(tmp_path / "no-data")):
+        study = tiny({"data_dir": data_dir}, axes=axes)
+        with pytest.raises(
+            StudyError, match=r"study tiny did not start, for want of its data: cifar10(.|\n)*--data-dir"
+        ):
+            run_study(study, tmp_path / "out")
+        assert states(study, tmp_path / "out") == ["waiting"] * 6
+        assert "FAILED" not in capsys.readouterr().err
+
+
+def test_each_data_set_is_looked_at_once_and_only_for_runs_that_are_left(done, monkeypatch):
+    looked: list[str] = []
+    monkeypatch.setattr(runner, "load_data", lambda name, *_, **__: looked.append(name))
+    study, out, _ = done
+    run_study(study, out, progress=False)
+    assert looked == []
+    assert runner.missing_data([planned.recipe for planned in study.runs()]) is None
+    assert looked == ["digits"]
 
 
 def test_a_study_stops_politely_and_goes_on(tmp_path):

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sage_snn.recipes import load_recipe
+from sage_snn.recipes import POLICIES, load_recipe
 from sage_snn.studies import StudyError, load_study, shipped_studies
 from sage_snn.studies.study import parse_study, run_key, shipped_study
 
@@ -34,11 +34,12 @@ def test_every_experiment_ships_in_a_full_and_a_small_form(name):
 
 @pytest.mark.parametrize("name", shipped_studies())
 def test_shipped_studies_are_whole(name):
-    study = load_study(name)
-    runs = study.runs("/data")
+    study = load_study(name, {"data_dir": "/data"})
+    runs = study.runs()
     assert study.about["what"]
     assert study.about["command"] == f"sage-snn study run {name} --data-dir DATA"
     assert study.report
+    assert study.claims == "paper"
     assert len({run.key for run in runs}) == len(runs)
     assert all(run.recipe.threads for run in runs), "bits depend on threads"
     assert all(run.recipe.data_dir == "/data" for run in runs)
@@ -167,6 +168,12 @@ def test_a_baseline_that_is_not_run_and_figures_that_do_not_exist_are_refused():
     assert_refused("report", report=["acuracy"])
 
 
+def test_a_study_of_one_s_own_asks_for_the_paper_s_claims_or_has_none():
+    assert parse_study(BASE).claims is None
+    assert parse_study(BASE | {"claims": "paper"}).claims == "paper"
+    assert_refused("claims: Input should be 'paper'", claims="mine")
+
+
 def test_conflicting_settings_are_refused():
     assert_refused("seed is both an axis and a setting", settings={"seed": 1})
     variants = [{"settings": {"policy.kind": "fixed"}}, {"settings": {"policy.kind": "sage"}}]
@@ -176,7 +183,7 @@ def test_conflicting_settings_are_refused():
 
 
 def test_bad_values_are_told_like_those_of_recipes():
-    assert_refused("policy.kind: Input should be 'fixed', 'learnable' or 'sage'", axes={"policy.kind": ["fxed"]})
+    assert_refused(f"policy.kind: Input should be .*'{POLICIES.names[-1]}', not 'fxed'", axes={"policy.kind": ["fxed"]})
     assert_refused("axs: no such field; did you mean 'axes'", axs={"seed": [1]})
     assert_refused("compare.basline: no such field; did you mean 'baseline'", compare={"basline": "fixed"})
     assert_refused("axes.seed: Input should be a valid list, not 3", axes={"seed": 3})

@@ -1,7 +1,7 @@
 """What seeds allow one to say: intervals, paired differences, and words that follow from them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from .labels import context_words, is_context
+from .conditions import TOLD, condition_words
+from .labels import APPLIED, RECIPE, context_words, is_context
 from .paper.reported import claimed_gain
 from .results import ResultError, field_columns
 
@@ -153,7 +154,7 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
         *where, label = keys if isinstance(keys, tuple) else (keys,)
         values = dict(zip(scene, where, strict=True))
         others = everything[np.logical_and.reduce([_same(everything[key], value) for key, value in values.items()])]
-        wanted = {baseline, " ".join([baseline, *context_words(values, scene[2:])])}
+        wanted = baseline_labels(baseline, values)
         reference = others[others["label"].isin(wanted)]
         is_baseline = str(label) in wanted
         row = {"label": label, "is_baseline": is_baseline}
@@ -164,11 +165,26 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
 
 
 def scene_columns(table: pd.DataFrame, metric: str) -> list[str]:
-    """What two runs must share to be compared; recording takes time but changes no accuracy."""
-    is_timed = not metric.endswith("top1")
-    fields = field_columns(table)
-    apart = [name for name in fields if is_context(name) or (is_timed and name.startswith("observe."))]
+    """What two runs must share to be compared; recording and threads change the time, but no accuracy."""
+    timed_only, is_timed = (f"{RECIPE}observe.", f"{APPLIED}{TOLD}"), not metric.endswith("top1")
+    apart = [
+        name
+        for name in field_columns(table)
+        if (is_timed if name.startswith(timed_only) else is_context(name.removeprefix(RECIPE)))
+    ]
     return ["data", "time_steps", *apart]
+
+
+def setting_words(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The words that labels have for the setting of a row of a table: of its recipe, and of how it was trained."""
+    fields = {name.removeprefix(RECIPE): value for name, value in values.items() if name.startswith(RECIPE)}
+    return context_words(fields, fields), condition_words(values, values)
+
+
+def baseline_labels(baseline: str, values: Mapping[str, Any]) -> set[str]:
+    """How the baseline's runs may be labelled in a setting; a variant need not repeat what it sets itself."""
+    recipe, applied = setting_words(values)
+    return {" ".join([baseline, *words, *applied]) for words in ([], recipe)}
 
 
 def _compared(group: Any, reference: Any, metric: str, is_baseline: bool) -> dict[str, object]:

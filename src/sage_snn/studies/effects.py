@@ -8,23 +8,20 @@ import numpy as np
 import pandas as pd
 
 from .comparison import Paired, by_seed, estimate, in_words, paired, scene_columns
+from .labels import RECIPE
 from .paper.reported import claimed_gain
 
-Verdict = Literal["supported", "not supported", "not tested here"]
+Verdict = Literal["supported", "not supported", "cannot tell", "not tested here"]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper and what these runs say about it; `figure` is the family of figures behind it.
-
-    `is_open`: not supported, but not contradicted either; the intervals are too wide to tell.
-    """
+    """A sentence of the paper and what these runs say about it; `figure` is the family of figures behind it."""
 
     text: str
     verdict: Verdict
     reason: str
     figure: str | None = None
-    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> li
             continue
         data, time_steps = str(rows["data"].iloc[0]), int(rows["time_steps"].iloc[0])
         result = paired(list(left[seeds]), list(right[seeds]), claimed_gain(data))
-        context = "".join(f", {name}={rows[name].iloc[0]}" for name in scene[2:])
+        context = "".join(f", {name.removeprefix(RECIPE)}={rows[name].iloc[0]}" for name in scene[2:])
         where = f"{data} T={time_steps}{context}"
         differences.append(Effect(where, result, data, time_steps, context, left[seeds] - right[seeds]))
     return differences
@@ -96,16 +93,20 @@ def effect_of(where: str, differences: Sequence[float]) -> Effect:
 
 
 def judge(text: str, tests: Sequence[Test], untested: str, figure: str | None, scale: str = "") -> Claim:
-    """Supported if every test with an interval holds; untested if there is none."""
+    """Supported if every test with an interval holds, not supported if one leaves the claim no room.
+
+    In between the intervals are too wide to tell; without an interval nothing was tested.
+    """
     told = "; ".join(f"{test.effect.where}: {_told(test.effect.paired)}" for test in tests)
     done = [test for test in tests if test.effect.is_tested]
     if not done:
         return Claim(text, "not tested here", told or untested, None)
     if all(test.holds for test in done):
         return Claim(text, "supported", told + scale, figure)
-    is_open = all(test.is_possible for test in done)
-    told += "; too few seeds to tell: the intervals leave the claim possible" if is_open else ""
-    return Claim(text, "not supported", told + scale, figure, is_open)
+    if all(test.is_possible for test in done):
+        told += "; too few seeds to tell: the intervals leave the claim possible"
+        return Claim(text, "cannot tell", told + scale, figure)
+    return Claim(text, "not supported", told + scale, figure)
 
 
 def _told(result: Paired) -> str:

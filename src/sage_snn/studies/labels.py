@@ -10,10 +10,16 @@ Fields = Mapping[str, Any]
 
 # Columns of their own in every table, so that a label need not repeat them.
 APART = ("data", "seed", "model.time_steps", "policy.kind")
+# Columns of recipe fields and of applied facts begin so: no other column of a table is taken for one of them.
+RECIPE, APPLIED = "recipe.", "applied."
+THREADS = "threads"
 
 
 def varying(recipes: Iterable[Recipe]) -> list[str]:
-    """Dotted fields that differ between runs of the same data, those with a column of their own left out."""
+    """Dotted fields that differ between runs of the same data, those with a column of their own left out.
+
+    Threads move results by rounding only: they count where nothing else tells two runs apart.
+    """
     by_data: dict[str, list[Fields]] = {}
     for recipe in recipes:
         by_data.setdefault(recipe.data, []).append(recipe.identity())
@@ -22,6 +28,7 @@ def varying(recipes: Iterable[Recipe]) -> list[str]:
         for group in by_data.values()
         for key in {key: None for fields in group for key in fields}
         if key not in APART and any(fields.get(key) != group[0].get(key) for fields in group)
+        if key != THREADS or _tells_apart(key, group)
     }
     return list(fields)
 
@@ -48,6 +55,15 @@ def is_looked_at(key: str, values: Fields) -> bool:
     head, _, name = key.partition(".")
     family = FAMILIES.get(head)
     return family is None or not name or family.looks_at(str(values.get(f"{head}.{family.tag}")), name)
+
+
+def _tells_apart(key: str, group: Sequence[Fields]) -> bool:
+    """Are there two runs that differ in this field alone?"""
+    values: dict[str, set[str]] = {}
+    for fields in group:
+        others = repr(sorted((name, repr(value)) for name, value in fields.items() if name != key))
+        values.setdefault(others, set()).add(repr(fields.get(key)))
+    return any(len(different) > 1 for different in values.values())
 
 
 def _words(recipe: Recipe, fields: list[str]) -> list[str]:

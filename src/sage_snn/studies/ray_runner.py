@@ -15,7 +15,7 @@ from ..data.loader import usable_cores
 from ..training import InterruptedRunError
 from ..training.stopping import StopRequest, stopping_politely
 from .progress import StudyProgress, announcement
-from .runner import conclude, train_one
+from .runner import conclude, missing_data, no_data, train_one
 from .state import BusyRunError, StudyState, first_lines
 from .study import Planned, Study, StudyError
 
@@ -27,16 +27,10 @@ STOP_SECONDS = 60
 Outcome = tuple[str, Any]  # ("done", top-1), ("failed", why), ("stopped", None)
 
 
-def run_on_ray(
-    study: Study,
-    out: str | Path = "runs",
-    data_dir: str | Path | None = None,
-    address: str | None = None,
-    progress: bool = True,
-) -> list[Path]:
+def run_on_ray(study: Study, out: str | Path = "runs", address: str | None = None, progress: bool = True) -> list[Path]:
     """Train what is missing on the cluster at `address`, or on one started here; `out` must be on a shared disk."""
     _require_ray()
-    state, plan = StudyState(study, out), study.runs(None if data_dir is None else Path(data_dir).absolute())
+    state, plan = StudyState(study, out), study.runs()
     threads = [_threads(study, planned) for planned in plan]
     state.prepare()
     missing = [planned for planned in plan if state.summary(planned) is None]
@@ -45,8 +39,18 @@ def run_on_ray(
         if missing:
             # Handlers come after Ray has set its own.
             with _cluster(address, max(threads)), stopping_politely() as stop:
+                _require_data(study, missing)
                 _run_all(state, missing, display, stop)
         return conclude(state, plan, display)
+
+
+def _require_data(study: Study, missing: Sequence[Planned]) -> None:
+    """Asked of a worker, which may see other disks than this process does."""
+    import ray
+
+    recipes = [planned.recipe for planned in missing]
+    if (why := ray.get(ray.remote(missing_data).options(num_cpus=1).remote(recipes))) is not None:
+        raise no_data(study, why)
 
 
 def _run_all(state: StudyState, missing: Sequence[Planned], display: StudyProgress, stop: StopRequest) -> None:

@@ -10,13 +10,17 @@ from typing import Any
 
 from .. import __version__
 from .comparison import compare
-from .figures import Figure, baseline_of, figures_of, save
+from .conditions import condition_notes
+from .figures import Figure, baseline_of, figures_of, save, unread
 from .page.document import write_page
-from .page.findings import METRICS, claims_table, comparison_tables, reported, summary
-from .page.markup import tag
+from .page.findings import METRICS, comparison_tables, summary
+from .page.markup import Markup, tag
 from .page.material import facts_list, figure_section, recipe_section, runs_section
-from .paper.claims import claims
+from .paper.claims import Claim, claims
+from .paper.sections import claims_table, is_reported, reported, verdicts_in_words
+from .progress import duration
 from .results import ResultError, RunResult, table
+from .silence import silence
 from .study import Planned, Study
 
 
@@ -43,8 +47,8 @@ def write_report(
 ) -> Path:
     """Write out/report.html and out/figures/*.{png,pdf,csv}; gives the path of the page.
 
-    A study brings the labels of its variants, its baseline and metric, and which figures come first; `failures` says
-    why runs of it are missing, by their keys.
+    A study brings the labels of its variants, its baseline and metric, which figures come first, and whether the
+    paper's claims are judged; `failures` says why runs of it are missing, by their keys.
     """
     if not runs:
         raise ResultError("no finished run to report; run something first, or give the folders of finished runs")
@@ -52,7 +56,7 @@ def write_report(
     plan = study.runs() if study else []
     names = {planned.key: planned.label for planned in plan} or None
     rows = table(runs, names)
-    labels = rows["label"].tolist()
+    labels = list(rows["label"])
     baseline = (study.compare.baseline if study else None) or baseline_of(rows)
     metric = study.compare.metric if study else METRICS[0]
     figures = _in_order(figures_of(runs, names, baseline), study)
@@ -60,19 +64,29 @@ def write_report(
         save(figure, out / "figures")
     comparisons = {name: compare(rows, name, baseline) for name in dict.fromkeys([*METRICS, metric])}
     missing = [planned for planned in plan if planned.key not in {run.folder.name for run in runs}]
+    judged = claims(runs) if study and study.claims == "paper" else []
+    told = _told(_gap(missing, len(plan), failures or {}), runs, labels, judged)
     sections = [
-        summary(comparisons[metric], baseline, metric, _gap(missing, len(plan), failures or {})),
-        reported(runs, labels, comparisons),
+        summary(comparisons[metric], baseline, metric, told),
+        *([reported(runs, labels, comparisons)] if judged or is_reported(runs) else []),
         comparison_tables(comparisons, baseline),
-        claims_table(claims(runs), figures),
-        figure_section(figures),
+        *([claims_table(judged, figures)] if judged else []),
+        figure_section(figures, unread(runs, labels)),
         runs_section(rows),
         recipe_section(runs, labels),
     ]
-    lede = tag("p", _lede(study), class_="lede")
-    written = datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC")
-    foot = f"Written by sage-snn {__version__} on {written}. Figures are also in the folder figures beside this page."
-    return write_page(out / "report.html", title, lede, facts_list(_facts(rows, len(missing))), sections, foot)
+    lede, facts = tag("p", _lede(study), class_="lede"), facts_list(_facts(rows, len(missing)))
+    return write_page(out / "report.html", title, lede, facts, sections, _foot())
+
+
+def _told(gap: str, runs: Sequence[RunResult], labels: Sequence[str], judged: Sequence[Claim]) -> list[Markup]:
+    """What a reader must know before the comparison, and how the claims fare."""
+    silent = silence(runs, labels)
+    told = [tag("p", text, class_="note") for text in (gap, *condition_notes(runs)) if text]
+    told += [tag("p", silent, class_="alarm")] if silent else []
+    reasons = tag("a", "Their reasons", href="#claims")
+    told += [tag("p", verdicts_in_words(judged), " ", reasons, ".")] if judged else []
+    return told
 
 
 def _lede(study: Study | None) -> str:
@@ -81,6 +95,14 @@ def _lede(study: Study | None) -> str:
         "Surrogate-gradient slopes of a spiking transformer: what was trained, and what the results allow to say."
     )
     return f"{about[:1].upper()}{about[1:]}." if about else sentence
+
+
+def _foot() -> str:
+    written = datetime.now(UTC).strftime("%d %B %Y, %H:%M UTC")
+    return (
+        f"Written by sage-snn {__version__} on {written}. Figures are also in the folder figures beside this page. "
+        "Epochs count from 1 here, and from 0 in data files."
+    )
 
 
 def _folder(out: Path) -> Path:
@@ -105,7 +127,6 @@ def _gap(missing: Sequence[Planned], planned: int, failures: Mapping[str, str]) 
 
 
 def _facts(rows: Any, missing: int) -> dict[str, str]:
-    hours = float(rows["seconds"].sum()) / 3600
     seeds = rows.groupby(["data", "time_steps", "label"])["seed"].nunique()
     spread = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
     return {
@@ -114,7 +135,7 @@ def _facts(rows: Any, missing: int) -> dict[str, str]:
         "Policies": str(rows["label"].nunique()),
         "Time steps": ", ".join(str(steps) for steps in sorted(rows["time_steps"].unique())),
         "Seeds per policy": spread,
-        "Training time": f"{hours:.1f} h" if hours >= 1 else f"{hours * 60:.1f} min",
+        "Training time": duration(float(rows["seconds"].sum())),
     }
 
 

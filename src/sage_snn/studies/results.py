@@ -16,13 +16,10 @@ import yaml
 from ..recipes.fields import LOADER, RecipeError
 from ..recipes.recipe import Recipe, parse_recipe
 from ..runs.folder import RunError, RunFolder
-from .labels import APART, labels, varying
+from .conditions import condition, condition_columns, condition_words, different_conditions
+from .labels import APPLIED, RECIPE, THREADS, is_context, labels, varying
 from .paper.settings import unusual
 
-_COLUMNS = (
-    *("folder", "data", "policy", "label", "time_steps", "seed", "last_top1", "best_top1", "seconds"),
-    *("images_per_second", "step_ms", "peak_memory_mb", "parameters", "unusual"),
-)
 _SUMMARY = ("last_top1", "best_top1", "epochs", "parameters", "seconds", "peak_memory_mb")
 
 
@@ -41,7 +38,10 @@ class RunResult:
     applied: dict[str, Any] = field(default_factory=dict)  # facts beside the recipe: versions, device, threads
 
     def signals(self) -> pd.DataFrame:
-        """Columns step, block, dispersion, zscore, slope, entropy (a list per head) and epoch."""
+        """Columns step, block, dispersion, zscore, slope and epoch, and what the policy read under the signal's name.
+
+        That is `entropy` with a list per head, `gini` and so on; runs of older versions call it entropy always.
+        """
         parts = _parts(self.folder / "signals")
         if parts is None:
             raise ResultError(f"{self.folder} has no signals/epoch-*.parquet; train it again in a new folder")
@@ -50,6 +50,15 @@ class RunResult:
     def observations(self) -> pd.DataFrame | None:
         """Columns step, block, temperature, entropy and gini (lists per head) and epoch; None if none were recorded."""
         return _parts(self.folder / "observations")
+
+    @cached_property
+    def has_head_entropy(self) -> bool:
+        """Was the entropy of every head recorded: as what the policy read, or as what was observed?"""
+        # Runs of older versions call whatever a policy read entropy, so the recipe must say so too.
+        is_read = getattr(self.recipe.policy, "signal", None) == "entropy"
+        return (is_read and "entropy" in _columns(self.folder / "signals")) or (
+            "entropy" in _columns(self.folder / "observations")
+        )
 
     @property
     def images_per_second(self) -> float:
@@ -76,34 +85,35 @@ def load_runs(paths: Iterable[str | Path]) -> list[RunResult]:
 
 
 def table(runs: Sequence[RunResult], names: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """One row per run; a column with its dotted name for every recipe field that differs between them.
+    """One row per run; `recipe.lr` for every recipe field and `applied.device` for every fact that differs.
 
     `names` maps the name of a run's folder to a label of its own, such as a study's variants have.
     """
     recipes = [run.recipe for run in runs]
-    fields, given = varying(recipes), names or {}
-    rows = [
-        _row(run, given.get(run.folder.name, label), fields)
-        for run, label in zip(runs, labels(recipes, fields), strict=True)
-    ]
-    return pd.DataFrame(rows).astype(dict.fromkeys(fields, object))
+    fields, facts, given = varying(recipes), condition_columns(runs), names or {}
+    rows: list[dict[str, Any]] = []
+    for run, label in zip(runs, labels(recipes, fields), strict=True):
+        settings = _settings(run, fields, facts)
+        words = [given.get(run.folder.name, label), *condition_words(settings, settings)]
+        rows.append(_row(run, " ".join(words)) | settings)
+    return pd.DataFrame(rows).astype({f"{RECIPE}{name}": object for name in fields})
 
 
 def field_columns(rows: pd.DataFrame) -> list[str]:
-    """Columns of a table that are recipe fields, in which its runs differ."""
-    return [name for name in map(str, rows.columns) if name not in _COLUMNS]
+    """Columns of a table in which its runs differ: recipe fields, then facts of how they were trained."""
+    names = list(map(str, rows.columns))
+    return [name for start in (RECIPE, APPLIED) for name in names if name.startswith(start)]
 
 
 def recipe_differences(runs: Sequence[RunResult]) -> dict[str, list[Any]]:
-    """Dotted field -> its values, where runs of the same data differ in more than policy, T and seed."""
-    fields = [key for key in varying(run.recipe for run in runs) if not key.startswith(("policy.", "observe."))]
-    different: dict[str, list[Any]] = {}
-    for key in fields:
-        for run in runs:
-            value = run.recipe.identity().get(key)
-            if value not in different.setdefault(key, []):
-                different[key].append(value)
-    return different
+    """Dotted field -> its values, where runs of the same data differ in more than policy, T, seed and threads.
+
+    Facts that keep runs apart stand as `applied.device`; runs that do not tell them differ from none.
+    """
+    fields = [key for key in varying(run.recipe for run in runs) if is_context(key) and key != THREADS]
+    values = {key: [run.recipe.identity().get(key) for run in runs] for key in fields}
+    values |= {f"{APPLIED}{key}": [condition(run, key) for run in runs] for key in different_conditions(runs)}
+    return {key: [value for n, value in enumerate(given) if value not in given[:n]] for key, given in values.items()}
 
 
 def require_comparable(runs: Sequence[RunResult], asked: Iterable[str] = ()) -> None:
@@ -113,7 +123,7 @@ def require_comparable(runs: Sequence[RunResult], asked: Iterable[str] = ()) -> 
     if different:
         lines = "\n".join(f"  {key}: {' or '.join(map(repr, values))}" for key, values in different.items())
         raise ResultError(
-            f"the runs are of different recipes:\n{lines}\n"
+            f"the runs are of different recipes, or were trained differently (applied):\n{lines}\n"
             "a comparison would mix these up; leave some out, or ask for it with --different-recipes"
         )
 
@@ -131,9 +141,9 @@ def heads_of(column: Any) -> np.ndarray:
     return values.to_numpy().astype(float).reshape(len(column), -1)
 
 
-def _row(run: RunResult, label: str, fields: list[str]) -> dict[str, Any]:
-    recipe, identity = run.recipe, run.recipe.identity()
-    row: dict[str, Any] = {
+def _row(run: RunResult, label: str) -> dict[str, Any]:
+    recipe = run.recipe
+    return {
         "folder": str(run.folder),
         "data": recipe.data,
         "policy": recipe.policy.kind,
@@ -148,7 +158,12 @@ def _row(run: RunResult, label: str, fields: list[str]) -> dict[str, Any]:
         "parameters": run.summary["parameters"],
         "unusual": unusual(recipe.policy),
     }
-    return row | {key: _hashable(identity.get(key)) for key in fields if key not in APART}
+
+
+def _settings(run: RunResult, fields: list[str], facts: list[str]) -> dict[str, Any]:
+    identity = run.recipe.identity()
+    values = {f"{RECIPE}{key}": _hashable(identity.get(key)) for key in fields}
+    return values | {f"{APPLIED}{key}": str(condition(run, key)) for key in facts}
 
 
 def _load(path: Path) -> RunResult:
@@ -221,6 +236,14 @@ def _parts(folder: Path) -> pd.DataFrame | None:
     joined = pa.concat_tables(tables, promote_options="permissive")  # a column without a value has no type of its own
     # Lists stay Arrow's: pandas would make an object of each, which takes longer than to read them.
     return joined.to_pandas(types_mapper=lambda kind: pd.ArrowDtype(kind) if pa.types.is_list(kind) else None)
+
+
+def _columns(folder: Path) -> list[str]:
+    """Of the first part, without its rows; none where there is no part or it cannot be read."""
+    try:
+        return next((list(pq.read_schema(part).names) for part in sorted(folder.glob("epoch-*.parquet"))), [])
+    except (OSError, ValueError):
+        return []
 
 
 def _over_heads(rows: pd.DataFrame) -> pd.DataFrame:

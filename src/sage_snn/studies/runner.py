@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from ..data import DataError, load_data
+from ..recipes.recipe import Recipe
 from ..training import InterruptedRunError, train
 from ..training.stopping import StopRequest, stopping_politely
 from .progress import StudyProgress, announcement
@@ -16,12 +18,12 @@ from .study import Planned, Study, StudyError
 WAIT_SECONDS = 1.0
 
 
-def run_study(
-    study: Study, out: str | Path = "runs", data_dir: str | Path | None = None, progress: bool = True
-) -> list[Path]:
+def run_study(study: Study, out: str | Path = "runs", progress: bool = True) -> list[Path]:
     """Train what is missing and give the folders of all finished runs; a failed run does not stop the others."""
-    state, plan = StudyState(study, out), study.runs(None if data_dir is None else Path(data_dir).absolute())
+    state, plan = StudyState(study, out), study.runs()
     state.prepare()
+    if (why := missing_data([planned.recipe for planned in plan if state.summary(planned) is None])) is not None:
+        raise no_data(study, why)
     with StudyProgress(state, plan, quiet=not progress) as display, stopping_politely() as stop:
         display.say(announcement(state, plan))
         busy = [planned for planned in plan if not _run(state, planned, display, stop)]
@@ -30,6 +32,32 @@ def run_study(
             while not _run(state, planned, display, stop):
                 time.sleep(WAIT_SECONDS)
         return conclude(state, plan, display)
+
+
+def missing_data(recipes: Sequence[Recipe]) -> str | None:
+    """Why the data of these recipes cannot be loaded, each data set tried once; None if all can."""
+    firsts: dict[tuple[str, str | None], Recipe] = {}
+    for recipe in recipes:
+        firsts.setdefault((recipe.data, recipe.data_dir), recipe)
+    for recipe in firsts.values():
+        try:
+            load_data(
+                recipe.data,
+                recipe.data_dir,
+                train_images=recipe.train_images,
+                test_images=recipe.test_images,
+                classes_file=recipe.classes_file,
+                per_class=recipe.per_class,
+            )
+        except DataError as error:
+            return str(error)
+    return None
+
+
+def no_data(study: Study, why: str) -> StudyError:
+    """A study that cannot begin, rather than one failure per run."""
+    cure = "" if "--data-dir" in why else "; give the folder of the data with --data-dir"
+    return StudyError(f"study {study.name} did not start, for want of its data: {why}{cure}")
 
 
 def conclude(state: StudyState, plan: Sequence[Planned], display: StudyProgress) -> list[Path]:

@@ -78,15 +78,16 @@ class Study(_Part):
     variants: list[Variant] = []
     compare: Comparing = Comparing()
     report: list[Family] = []
+    claims: Literal["paper"] | None = None  # whose claims the page judges
 
     @field_validator("settings")
     @classmethod
     def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
         return dict(flat(spelled_out(value)))
 
-    def runs(self, data_dir: str | Path | None = None) -> list[Planned]:
+    def runs(self) -> list[Planned]:
         """Every run, all of the first seed before any of the second, so that an early stop compares like with like."""
-        points = self._distinct(data_dir)
+        points = self._distinct()
         for axis in self.axes:
             if not any(axis in point.used for point in points):
                 who = {"policy": "policies", "model": "models", "loss": "losses"}[axis.partition(".")[0]]
@@ -102,10 +103,9 @@ class Study(_Part):
         """How many runs there are, without the labels that take time."""
         return len(self._distinct())
 
-    def _distinct(self, data_dir: str | Path | None = None) -> list["_Point"]:
-        here = {} if data_dir is None else {"data_dir": str(data_dir)}
+    def _distinct(self) -> list["_Point"]:
         try:
-            base = load_recipe(self.recipe, self.settings | here)
+            base = load_recipe(self.recipe, self.settings)
             return _once([_Point(variant, point, base) for variant, point in self._points()], self.name)
         except RecipeError as error:
             raise StudyError(f"study {self.name}: {error}") from None
@@ -156,6 +156,13 @@ def shipped_studies() -> list[str]:
     return shipped_names(SHIPPED)
 
 
+def is_study(source: str | Path) -> bool:
+    """Is it the name of a study, unless a folder is called so too, or the path of a file?"""
+    path = Path(source)
+    is_file = path.is_file() or path.suffix in (".yaml", ".yml")
+    return not path.is_dir() and (is_file or str(source) in shipped_studies())
+
+
 def load_study(source: str | Path, settings: Mapping[str, Any] | None = None) -> Study:
     """A shipped name or a YAML file, with dotted settings on top of its own."""
     return parse_study(_fields(source), str(source), settings)
@@ -187,7 +194,7 @@ def _fields(source: str | Path) -> dict[str, Any]:
     fields = parse_mapping(text, source, "with `recipe:` and `axes:`; see `sage-snn study --help`", StudyError)
     recipe = fields.get("recipe")
     if beside is not None and isinstance(recipe, str) and (beside / recipe).is_file():
-        fields["recipe"] = str(beside / recipe)  # a recipe beside its study
+        fields["recipe"] = str(beside / recipe)
     return {"name": stem} | fields
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
-from ..labels import context_words, is_context
-from ..results import RunResult, field_columns, table
+from ..comparison import setting_words
+from ..results import RunResult, table
 from .accuracy import accuracy_figures
-from .blocks import block_figures
+from .blocks import block_figures, unread
 from .figure import Figure, save
 from .firing import firing_figures
 from .overhead import overhead_figures
@@ -16,7 +16,7 @@ from .style import label_order
 from .temperature import temperature_figures
 from .tidy import members
 
-__all__ = ["Figure", "baseline_of", "figures_of", "save"]
+__all__ = ["Figure", "baseline_of", "figures_of", "save", "unread"]
 
 
 def figures_of(
@@ -41,9 +41,14 @@ def figures_of(
 
 def baseline_of(rows: pd.DataFrame) -> str:
     """The label, its setting left out, that others are compared with unless somebody says: fixed, or else the first."""
-    context = [name for name in field_columns(rows) if is_context(name)]
-    plain = {str(row["label"]).removesuffix(" ".join(["", *context_words(row, context)])) for row in _records(rows)}
-    return min(plain, key=label_order)
+    return min({_plain(row) for row in _records(rows)}, key=label_order)
+
+
+def _plain(row: dict[str, Any]) -> str:
+    label = str(row["label"])
+    for words in reversed(setting_words(row)):
+        label = label.removesuffix(" ".join(["", *words]))
+    return label
 
 
 def _records(rows: Any) -> list[dict[str, Any]]:

@@ -7,15 +7,14 @@ import numpy as np
 import pandas as pd
 
 from ...recipes.policies import POLICIES
-from ..comparison import compare
-from ..labels import context_words, is_context
-from ..results import field_columns
+from ..comparison import baseline_labels, compare, scene_columns
 from .bars import Bars
 from .figure import Figure
 from .lines import Lines
 from .style import label_order
 from .tidy import POINTS, Member, band, groups
 
+HOLDS_ZERO = "An interval that holds zero means that no difference was seen, not that there is none."
 DOTS = "A dot is a seed, a whisker the 95 % interval of the mean (Student's t; none for a single seed)."
 
 
@@ -52,7 +51,7 @@ def differences(members: list[Member], rows: pd.DataFrame, comparison: pd.DataFr
         return None
     title = "difference (percentage points)"
     drawing = Bars("time_steps", "label", "time steps T", title, "data", from_zero=False, as_points=True)
-    caption = f"{DOTS} Runs are paired by seed. An interval that holds zero shows no difference."
+    caption = f"{DOTS} Runs are paired by seed. {HOLDS_ZERO}"
     return Figure("difference", f"Paired difference of accuracy to {baseline}", caption, data, drawing)
 
 
@@ -127,11 +126,10 @@ def _accuracies(members: list[Member], comparison: pd.DataFrame, columns: list[s
 
 def _references(rows: pd.DataFrame, baseline: str) -> dict[tuple[str, int, str, int], float]:
     """(data, T, label, seed) -> accuracy of the baseline's run of that seed in its scene, paired as in `compare`."""
-    context = [name for name in field_columns(rows) if is_context(name)]
-    scene = ["data", "time_steps", *context, "seed"]
+    scene = scene_columns(rows, "last_top1")
     accuracies: dict[tuple[str, int, str, int], float] = {}
-    for _, same in rows.groupby(scene, sort=False, dropna=False):
-        wanted = {baseline, " ".join([baseline, *context_words(same.iloc[0].to_dict(), context)])}
+    for _, same in rows.groupby([*scene, "seed"], sort=False, dropna=False):
+        wanted = baseline_labels(baseline, same[scene].iloc[0].to_dict())
         reference = same[same["label"].isin(wanted)]
         for row in same[~same["label"].isin(wanted)].to_dict("records") if len(reference) else []:
             key = (row["data"], row["time_steps"], row["label"], row["seed"])

@@ -51,20 +51,19 @@ class Bars:
         figure = grid.plotly(shared_y=False)
         named: set[str] = set()
         for panel in grid.panels(data):
-            place = {"row": panel.row + 1, "col": panel.column + 1}
             groups = self._groups(panel.data)
             for name, marks in self._marks(panel.data):
                 for trace in self._traces(name, marks, looks[name], show=name not in named):
-                    figure.add_trace(trace, **place)
+                    figure.add_trace(trace, **panel.at)
                 named.add(name)
             ticks = {"tickvals": list(range(len(groups))), "ticktext": [for_plotly(group) for group in groups]}
-            figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **ticks, **place)
-            figure.update_xaxes(range=[-0.55, len(groups) - 0.45], showgrid=False, zeroline=False, **place)
-            figure.update_yaxes(range=self._range(panel.data), **place)
+            figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **ticks, **panel.at)
+            figure.update_xaxes(range=[-0.55, len(groups) - 0.45], showgrid=False, zeroline=False, **panel.at)
+            figure.update_yaxes(range=self._range(panel.data), **panel.at)
             if self.as_points:
-                figure.add_hline(0, line={"color": "rgba(128,128,128,0.9)", "width": 1}, **place)
+                figure.add_hline(0, line={"color": "rgba(128,128,128,0.9)", "width": 1}, **panel.at)
             if panel.column == 0:
-                figure.update_yaxes(title_text=for_plotly(self.y_title), **place)
+                figure.update_yaxes(title_text=for_plotly(self.y_title), **panel.at)
         return figure
 
     def matplotlib(self, data: pd.DataFrame, canvas: Canvas) -> None:
@@ -94,11 +93,11 @@ class Bars:
         names = list(series.unique())
         width = FILLED / max(1, len(names))
         marks: dict[str, list[Mark]] = {name: [] for name in names}
-        for place, group in enumerate(self._groups(data)):
+        for middle, group in enumerate(self._groups(data)):
             here = [name for name in names if ((series == name) & (data[self.group] == group)).any()]
             for rank, name in enumerate(here):
                 rows = data[(series == name) & (data[self.group] == group)]
-                marks[name].append(self._mark(rows, place + (rank - (len(here) - 1) / 2) * width, 0.9 * width))
+                marks[name].append(self._mark(rows, middle + (rank - (len(here) - 1) / 2) * width, 0.9 * width))
         yield from marks.items()
 
     def _mark(self, rows: Any, x: float, width: float) -> Mark:

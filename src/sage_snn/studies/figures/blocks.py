@@ -3,11 +3,13 @@
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # pandas types every selection as a union of table, column and cell, which none of this depends on.
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from ...recipes.policies import POLICIES
-from ..results import blocks_of, heads_of
+from ..results import RunResult, blocks_of, heads_of
 from .bars import Bars
 from .figure import Figure
 from .heat import Heat
@@ -51,7 +53,8 @@ def slopes(members: list[Member]) -> list[Figure]:
 
 def head_maps(members: list[Member]) -> list[Figure]:
     """How much each head's entropy moves within an epoch, a figure per label that recorded it."""
-    tables = {group: _head_table(group.members[0]) for group in typical(members)}
+    firsts = {g: m for g in typical(members) if (m := next((m for m in g.members if m.run.has_head_entropy), None))}
+    tables = {group: _head_table(member) for group, member in firsts.items()}
     recorded = [group for group, data in tables.items() if not data.empty][:MOST]
     made: list[Figure] = []
     for group in recorded:
@@ -61,12 +64,21 @@ def head_maps(members: list[Member]) -> list[Figure]:
         dead = int(last["is_dead"].sum())
         caption = (
             "Colour: standard deviation, over the steps of an epoch, of the head's normalised entropy (0 to 1). "
-            f"One run, seed {group.members[0].seed}: heads of different seeds do not correspond. "
+            f"One run, seed {firsts[group].seed}: heads of different seeds do not correspond. "
             f"Dead in its last epoch: {dead} of {len(last)} heads."
         )
         name = name_of("heads", group, recorded)
         made.append(Figure(name, f"Movement of head entropy: {group.title}", caption, data, drawing))
     return made
+
+
+def unread(runs: Sequence[RunResult], labels: Sequence[str]) -> str:
+    """Who is not in the figures of heads, in words; empty where nobody could expect to be."""
+    lacking = dict.fromkeys(name for run, name in zip(runs, labels, strict=True) if not run.has_head_entropy)
+    is_expected = any(run.has_head_entropy or hasattr(run.recipe.policy, "signal") for run in runs)
+    if not lacking or not is_expected:
+        return ""
+    return f"No entropy per head was recorded for {', '.join(lacking)}: the figures of heads leave them out."
 
 
 def dead_heads(members: list[Member]) -> list[Figure]:
@@ -94,8 +106,9 @@ def dead_heads(members: list[Member]) -> list[Figure]:
 def head_entropy(member: Member) -> pd.DataFrame:
     """Rows (epoch, step, block, entropy per head) of a run, from its signals or else from what was observed."""
     policy = member.run.recipe.policy
-    if policy.kind == "sage" and policy.signal == "entropy":  # another signal fills the same column
-        return _with_entropy(member.signals)
+    # Runs of older versions call the values of any signal entropy.
+    if getattr(policy, "signal", None) == "entropy" and not (read := _with_entropy(member.signals)).empty:
+        return read
     observed = member.observations
     if observed is None:
         return _with_entropy(None)
@@ -125,10 +138,10 @@ def _head_table(member: Member, *, last_only: bool = False) -> pd.DataFrame:
 
 
 def _slope_table(group: Group) -> pd.DataFrame:
-    tables = [member.signals for member in group.members if member.run.recipe.policy.kind != "fixed"]
-    tables = [table for table in tables if not table.empty and table["slope"].nunique() > 1]
-    values = [name for name in MEASURES if any(table[name].notna().any() for table in tables)]
-    parts = [table[["step", "block", *values]].astype(dict.fromkeys(values, float)) for table in tables]
+    tables = [rows for member in group.members if (rows := member.signals)["slope"].nunique() > 1]
+    values = [name for name in MEASURES if any(name in rows and rows[name].notna().any() for rows in tables)]
+    parts = [rows.reindex(columns=["step", "block", *values]) for rows in tables]
+    parts = [part.astype(dict.fromkeys(values, float)) for part in parts]
     data = thinned(parts, ["block"], values)
     data["block"] = data["block"].map(block_name)
     if not data.empty and values == ["slope"] and data.groupby("step")["value"].nunique().max() == 1:

@@ -40,9 +40,14 @@ class Figure:
     data: pd.DataFrame
     drawing: Drawing
 
+    @property
+    def shown(self) -> pd.DataFrame:
+        """The data as people read them: epochs count from 1, where files count from 0."""
+        return self.data.assign(epoch=self.data["epoch"] + 1) if "epoch" in self.data else self.data
+
     def plotly(self) -> Any:
         """The figure as a plotly.graph_objects.Figure."""
-        figure = self.drawing.plotly(self.data)
+        figure = self.drawing.plotly(self.shown)
         # Overwritten: to merge a template with plotly's own takes longer than many a figure.
         look = {"template": plotly_template(), "margin": {"l": 60, "r": 16, "t": 56, "b": 48}}
         figure.update_layout(look, overwrite=True)
@@ -52,7 +57,7 @@ class Figure:
         """The figure as a matplotlib figure, detached from pyplot."""
         with mpl.rc_context(PAPER):
             canvas = Canvas(layout="constrained", dpi=150)
-            self.drawing.matplotlib(self.data, canvas)
+            self.drawing.matplotlib(self.shown, canvas)
         return canvas
 
     @property

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
+from ..silence import last_rates, layer_name, silent_from
 from .figure import Figure
 from .lines import FEW, Lines
 from .tidy import MOST, Group, Member, block_name, name_of, typical
@@ -16,9 +17,9 @@ NAMED = 6  # silent nodes that a caption names
 COUNTED = {"first": "1", "second": "2"}
 
 
-def firing_figures(found: list[Member]) -> list[Figure]:
+def firing_figures(members: list[Member]) -> list[Figure]:
     """A panel per kind of node with a curve per block, and one for the stem; a figure per label that counted spikes."""
-    recorded = {group: rates for group in typical(found) if not (rates := _rates(group)).empty}
+    recorded = {group: rates for group in typical(members) if not (rates := _rates(group)).empty}
     shown = list(recorded)[:MOST]
     made: list[Figure] = []
     for group in shown:
@@ -28,15 +29,17 @@ def firing_figures(found: list[Member]) -> list[Figure]:
             "Share of a node's neurons that spike in a time step, on one batch of test images after each epoch. "
             f"{group.seeds} {_silent(recorded[group])}"
         )
-        name, data = name_of("firing", group, shown), _over_seeds(recorded[group])
-        made.append(Figure(name, f"Firing rates: {group.title}", caption, data, drawing))
+        name, data = name_of("firing", group, shown), _marked(_over_seeds(recorded[group]))
+        silent = _silent_network(group)
+        title = f"Firing rates: {group.title}{' (silent network)' if silent else ''}"
+        made.append(Figure(name, title, f"{silent}{caption}", data, drawing))
     return made
 
 
 def _rates(group: Group) -> pd.DataFrame:
     """A row per run, epoch and node, in percent; empty where no spikes were counted."""
     rows = [
-        (member.seed, epoch, *_place(name), 100 * rate)
+        (member.seed, epoch, *_panel_and_curve(name), 100 * rate)
         for member in group.members
         if "firing_rates" in member.run.metrics
         for epoch, rates in member.run.metrics[["epoch", "firing_rates"]].to_numpy()
@@ -51,10 +54,25 @@ def _over_seeds(rates: pd.DataFrame) -> pd.DataFrame:
     """Mean, lowest and highest seed of each node; few enough epochs for markers, the last among them."""
     last = int(rates["epoch"].max())
     shown = rates[(last - rates["epoch"]) % -(-(last + 1) // FEW) == 0]
-    found = shown.groupby(["panel", "curve", "epoch"], sort=False)["rate"]
-    data = found.agg(rate="mean", low="min", high="max", runs="count").reset_index()
+    by_node = shown.groupby(["panel", "curve", "epoch"], sort=False)["rate"]
+    data = by_node.agg(rate="mean", low="min", high="max", runs="count").reset_index()
     data.loc[data["runs"] < 2, ["low", "high"]] = np.nan
     return data.sort_values("epoch", kind="stable", ignore_index=True)
+
+
+def _marked(data: pd.DataFrame) -> pd.DataFrame:
+    """The panels of which no node fires in the last epoch, marked by name."""
+    last = data[data["epoch"] == data["epoch"].max()]
+    highest = last.groupby("panel")["rate"].max()
+    marked = {panel: f"{panel}: silent" for panel, rate in highest.items() if rate == 0}
+    return data.assign(panel=data["panel"].replace(marked))
+
+
+def _silent_network(group: Group) -> str:
+    """Runs whose network is silent from some layer on, in words."""
+    nodes = {m.seed: node for m in group.members if (node := silent_from(last_rates(m.run))) is not None}
+    told = ", ".join(f"from {layer_name(node)} on (seed {seed})" for seed, node in nodes.items())
+    return f"No neuron fires in the last epoch {told}. " if nodes else ""
 
 
 def _silent(rates: pd.DataFrame) -> str:
@@ -70,7 +88,7 @@ def _silent(rates: pd.DataFrame) -> str:
     return f"Silent in the last epoch, at 0 %: {'; '.join(named[:NAMED])}{more}."
 
 
-def _place(name: str) -> tuple[str, str]:
+def _panel_and_curve(name: str) -> tuple[str, str]:
     """Panel and curve of a node: `blocks.0.attention.query.lif` is the query of block 0."""
     words = [COUNTED.get(word, word) for word in name.removesuffix(".lif").split(".")]
     if words[0] == "blocks" and len(words) > 2:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
-from .panels import Grid
+from .panels import Grid, whole_ticks
 from .style import HEAT, for_matplotlib, for_plotly
 
 
@@ -32,18 +32,17 @@ class Heat:
         grid = Grid.of(data, None, self.column)
         figure = grid.plotly(shared_y=True)
         for panel in grid.panels(data):
-            place = {"row": panel.row + 1, "col": panel.column + 1}
             cells = self._cells(panel.data)
             hover = f"{self.y} %{{y}}, {self.x} %{{x}}: %{{z:.3g}}<extra></extra>"
             trace = {"type": "heatmap", "coloraxis": "coloraxis", "hovertemplate": hover}
             trace |= {"x": cells.columns.to_numpy(), "y": cells.index.to_numpy(), "z": cells.to_numpy()}
-            figure.add_trace(trace, **place)
-            figure.update_yaxes(dtick=max(1, len(cells) // 12), showgrid=False, **place)
-            figure.update_xaxes(showgrid=False, tickformat="d", **place)
+            figure.add_trace(trace, **panel.at)
+            figure.update_yaxes(dtick=max(1, len(cells) // 12), showgrid=False, **panel.at)
+            figure.update_xaxes(showgrid=False, tickformat="d", **whole_ticks(cells.columns), **panel.at)
             if panel.column == 0:
-                figure.update_yaxes(title_text=for_plotly(self.y_title), **place)
+                figure.update_yaxes(title_text=for_plotly(self.y_title), **panel.at)
             if panel.is_lowest:
-                figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **place)
+                figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **panel.at)
         title = {"text": for_plotly(self.colour_title), "side": "right", "font": {"size": 13}}
         bar = {"title": title, "exponentformat": "power"}
         figure.update_layout(coloraxis={"colorscale": HEAT[0], "colorbar": bar, "cmin": 0, "cmax": self._top(data)})

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from .panels import Grid
+from .panels import Grid, whole_ticks
 from .style import INK, Style, for_matplotlib, for_plotly, styles
 
+AT_ZERO = (-0.05, 1.0)  # limits of panels in which nothing leaves zero: renderers would show rounding
 FEW = 40  # points; more markers than that hide the curve
 
 
@@ -39,32 +40,37 @@ class Lines:
         """A plotly figure of the panels."""
         grid = self._grid(data)
         figure = grid.plotly(shared_y=self.share_y)
-        looks = styles([str(name) for name in data[self.series].unique()])
+        looks, at_zero = styles([str(name) for name in data[self.series].unique()]), self._rows_at_zero(grid, data)
         named: set[str] = set()
         for panel in grid.panels(data):
-            place = {"row": panel.row + 1, "col": panel.column + 1}
             for name, rows in panel.data.groupby(self.series, sort=False):
                 for trace in self._traces(str(name), rows, looks[str(name)], show=str(name) not in named):
-                    figure.add_trace(trace, **place)
+                    figure.add_trace(trace, **panel.at)
                 named.add(str(name))
             if (level := self._reference(panel.row_name)) is not None:
                 line = {"color": "rgba(128,128,128,0.8)", "width": 1, "dash": "dot"}
                 across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": level, "y1": level}
-                figure.add_shape(across, line=line, **place)  # as add_hline does, six times as fast
+                figure.add_shape(across, line=line, **panel.at)  # as add_hline does, six times as fast
+            if panel.row in at_zero:
+                figure.update_yaxes(range=AT_ZERO, **panel.at)
             if panel.column == 0:
-                figure.update_yaxes(title_text=for_plotly(self._y_title(panel.row_name)), **place)
+                figure.update_yaxes(title_text=for_plotly(self._y_title(panel.row_name)), **panel.at)
             if panel.is_lowest:
-                figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **place)
+                figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **panel.at)
+        figure.update_xaxes(**whole_ticks(data[self.x]))
+        figure.update_yaxes(exponentformat="power")
         figure.update_layout(showlegend=data[self.series].nunique() > 1)
         if self.log_y:
-            figure.update_yaxes(type="log", exponentformat="power", dtick=1)
+            figure.update_yaxes(type="log", dtick=1)
         return figure
 
     def matplotlib(self, data: pd.DataFrame, canvas: Canvas) -> None:
         """Draw the panels on a canvas."""
         grid = self._grid(data)
         axes = grid.matplotlib(canvas, shared_y=self.share_y)
-        looks = styles([str(name) for name in data[self.series].unique()])
+        looks, at_zero = styles([str(name) for name in data[self.series].unique()]), self._rows_at_zero(grid, data)
+        ticks = whole_ticks(data[self.x])
+        locator = MultipleLocator(ticks["dtick"], ticks["tick0"]) if ticks else MaxNLocator(6, integer=True)
         handles: dict[str, Any] = {}
         for panel in grid.panels(data):
             axis = axes[panel.row][panel.column]
@@ -74,9 +80,11 @@ class Lines:
                 axis.axhline(level, color=INK, linewidth=0.7, linestyle=":")
             if self.log_y:
                 axis.set_yscale("log", nonpositive="mask")
+            elif panel.row in at_zero:
+                axis.set_ylim(*AT_ZERO)
             if panel.column == 0:
                 axis.set_ylabel(for_matplotlib(self._y_title(panel.row_name)))
-            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+            axis.xaxis.set_major_locator(locator)
             if panel.is_lowest:
                 axis.set_xlabel(for_matplotlib(self.x_title))
                 axis.tick_params(labelbottom=True)
@@ -125,6 +133,11 @@ class Lines:
             rows[self.x], rows[self.y], color=look.colour, linestyle=look.dash[1], linewidth=1.4, **shape
         )
         return line
+
+    def _rows_at_zero(self, grid: Grid, data: pd.DataFrame) -> set[int]:
+        """Rows of panels in which every value is zero."""
+        panels = list(grid.panels(data))
+        return {panel.row for panel in panels} - {panel.row for panel in panels if panel.data[self.y].any()}
 
     def _grid(self, data: pd.DataFrame) -> Grid:
         return Grid.of(data, self.row, self.column)

@@ -11,16 +11,16 @@ from .figure import Figure
 from .tidy import Member, groups, interval
 
 
-def overhead_figures(found: list[Member]) -> list[Figure]:
+def overhead_figures(members: list[Member]) -> list[Figure]:
     """Milliseconds of a training step per policy, if epochs were timed."""
     parts: list[pd.DataFrame] = []
-    for group in groups(found):
+    for group in groups(members):
         times = [(m.seed, 1000 * m.run.recipe.batch_size / m.run.images_per_second) for m in group.members]
         times = [(seed, value) for seed, value in times if np.isfinite(value)]
         mean, low, high = interval([value for _, value in times])
         part = pd.DataFrame(times, columns=["seed", "value"])
-        place = {"data": group.data, "time_steps": group.time_steps, "label": group.label}
-        parts.append(part.assign(**place, mean=mean, low=low, high=high))
+        names = {"data": group.data, "time_steps": group.time_steps, "label": group.label}
+        parts.append(part.assign(**names, mean=mean, low=low, high=high))
     data = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if data.empty or data["label"].nunique() < 2:
         return []

@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as Canvas
 
 from .style import for_matplotlib, for_plotly
 
+SHORT = 12  # whole numbers on an axis, up to which renderers would put ticks between them
 WRAP = 4  # panels side by side before a single row is broken
 PANEL_WIDTH, PANEL_HEIGHT = 200, 250  # least pixels on the page
 INCHES = (3.4, 2.5)  # a panel on paper
@@ -23,6 +25,11 @@ class Panel:
     row_name: str
     data: Any
     is_lowest: bool
+
+    @property
+    def at(self) -> dict[str, int]:
+        """Where plotly draws it."""
+        return {"row": self.row + 1, "col": self.column + 1}
 
 
 @dataclass(frozen=True)
@@ -91,12 +98,11 @@ class Grid:
         wide, high = INCHES if columns > 1 else (5.2, 3.2 if rows == 1 else 2.1)
         canvas.set_size_inches(wide * columns * (0.8 if columns > 2 else 1), high * rows + 0.4)
         axes = canvas.subplots(rows, columns, squeeze=False, sharex="col", sharey="row" if shared_y else False)
-        for place in range(rows * columns):
-            axis = axes[place // columns][place % columns]
-            if len(self.rows) == 1 and place >= len(self.columns):
+        for index, axis in enumerate(axes.flat):
+            if len(self.rows) == 1 and index >= len(self.columns):
                 axis.set_visible(False)
-            elif place < len(self.columns) and str(self.columns[place]):
-                axis.set_title(for_matplotlib(self.columns[place]), y=1.0)  # said, it is not searched for
+            elif index < len(self.columns) and str(self.columns[index]):
+                axis.set_title(for_matplotlib(self.columns[index]), y=1.0)  # given, matplotlib need not search for it
         return [list(line) for line in axes]
 
     def legend(self, canvas: Canvas, handles: dict[str, Any]) -> None:
@@ -105,3 +111,11 @@ class Grid:
         letters = max((len(name) for name in names), default=0) + 9  # the sample of the line takes the room of nine
         per_line = max(1, min(len(names), int(canvas.get_size_inches()[0] * 14 / letters)))
         canvas.legend(list(handles.values()), names, loc="outside upper center", ncols=per_line, handlelength=3)
+
+
+def whole_ticks(values: Any) -> dict[str, int]:
+    """Ticks for a plotly axis of few whole numbers, such as epochs; nothing for others, which plotly does well."""
+    numbers = np.unique(np.asarray(values, dtype=float))
+    if not len(numbers) or (numbers % 1).any() or (span := int(numbers[-1] - numbers[0])) > SHORT:
+        return {}
+    return {"tick0": int(numbers[0]), "dtick": max(1, -(-span // 6))}

@@ -13,9 +13,9 @@ SHOWN = ("fixed", "sage")  # of many labels: the plain network, and the one that
 TITLES = {"gini": "Gini impurity, mean of heads", "dispersion": "entropy dispersion"}
 
 
-def temperature_figures(found: list[Member]) -> list[Figure]:
+def temperature_figures(members: list[Member]) -> list[Figure]:
     """Gini beside dispersion, and dispersion alone, for labels whose runs observed them."""
-    seen = [group for group in typical(found) if any(m.run.over_heads is not None for m in group.members)]
+    seen = [group for group in typical(members) if any(m.run.over_heads is not None for m in group.members)]
     seen = [group for group in seen if group.label in SHOWN] or seen[:1]
     made: list[Figure] = []
     for group in seen:

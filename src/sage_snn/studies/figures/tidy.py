@@ -23,7 +23,7 @@ PAPER_STEPS = 4  # time steps of the paper's main table
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A run with its place in the study; what it recorded is read once, when a figure asks for it."""
+    """A run with its names in the study; what it recorded is read once, when a figure asks for it."""
 
     run: RunResult
     data: str
@@ -37,13 +37,13 @@ class Member:
         try:
             return self.run.signals()
         except ResultError:
-            return pd.DataFrame(columns=["epoch", "step", "block", "dispersion", "zscore", "slope", "entropy"])
+            return pd.DataFrame(columns=["epoch", "step", "block", "slope"])
 
     @cached_property
     def observations(self) -> pd.DataFrame | None:
         """Statistics at several temperatures; None where nothing was observed."""
-        found = self.run.observations()
-        return None if found is None or found.empty else found
+        rows = self.run.observations()
+        return None if rows is None or rows.empty else rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,27 +71,27 @@ class Group:
 def members(runs: Sequence[RunResult], rows: pd.DataFrame) -> list[Member]:
     """The runs, with the table that `results.table` makes of them, in the order of figures.
 
-    That is: data, label (the three policies first), time steps, seed.
+    That is: data, label (the plain policies first), time steps, seed.
     """
-    found = [
+    listed = [
         Member(run, str(row["data"]), str(row["label"]), int(row["time_steps"]), int(row["seed"]))
         for run, row in zip(runs, rows.to_dict("records"), strict=True)
     ]
-    return sorted(found, key=lambda m: (m.data, label_order(m.label), m.time_steps, m.seed))
+    return sorted(listed, key=lambda m: (m.data, label_order(m.label), m.time_steps, m.seed))
 
 
-def groups(found: Iterable[Member]) -> list[Group]:
+def groups(members: Iterable[Member]) -> list[Group]:
     """Runs gathered by data, label and time steps."""
     gathered: dict[tuple[str, str, int], list[Member]] = {}
-    for member in found:
+    for member in members:
         gathered.setdefault((member.data, member.label, member.time_steps), []).append(member)
     return [Group(*key, tuple(parts)) for key, parts in gathered.items()]
 
 
-def typical(found: Iterable[Member]) -> list[Group]:
+def typical(members: Iterable[Member]) -> list[Group]:
     """Of each data set and label the group whose time steps are nearest to the paper's."""
     nearest: dict[tuple[str, str], Group] = {}
-    for group in groups(found):
+    for group in groups(members):
         key = (group.data, group.label)
         if key not in nearest or _distance(group) < _distance(nearest[key]):
             nearest[key] = group
@@ -103,8 +103,8 @@ def name_of(family: str, group: Group, among: Sequence[Group]) -> str:
     if len(among) == 1:
         return family
     words = re.sub(r"[^a-z0-9]+", "-", f"{group.data} {group.label}".lower()).strip("-")[:60]
-    place = list(among).index(group) + 1  # two labels may share their letters
-    return f"{family}-{place}-{words}"
+    number = list(among).index(group) + 1  # two labels may share their letters
+    return f"{family}-{number}-{words}"
 
 
 def thinned(parts: Iterable[pd.DataFrame], keys: list[str], values: list[str]) -> pd.DataFrame:
@@ -117,21 +117,21 @@ def thinned(parts: Iterable[pd.DataFrame], keys: list[str], values: list[str]) -
         return pd.DataFrame(columns=[*keys, "step", "measure", "value", "low", "high", "runs"])
     stretch = max(1, -(-(max(int(part["step"].max()) for part in parts) + 1) // POINTS))
     means: list[pd.DataFrame] = []
-    for place, part in enumerate(parts):
+    for run, part in enumerate(parts):
         at = part["step"] // stretch * stretch + (stretch - 1) / 2
         mean = part.assign(step=at).groupby([*keys, "step"])[values].mean().reset_index()
-        means.append(mean.assign(run=place))
+        means.append(mean.assign(run=run))
     long = pd.concat(means).melt([*keys, "step", "run"], values, "measure", "value").dropna(subset=["value"])
-    found = long.groupby([*keys, "measure", "step"], sort=True)["value"]
-    found = found.agg(value="mean", low="min", high="max", runs="count").reset_index()
-    found.loc[found["runs"] < 2, ["low", "high"]] = np.nan
-    return found
+    by_step = long.groupby([*keys, "measure", "step"], sort=True)["value"]
+    curves = by_step.agg(value="mean", low="min", high="max", runs="count").reset_index()
+    curves.loc[curves["runs"] < 2, ["low", "high"]] = np.nan
+    return curves
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and its 95 % interval; the ends are NaN for a single value."""
-    found = estimate(values)
-    return found.mean, found.low, found.high
+    seen = estimate(values)
+    return seen.mean, seen.low, seen.high
 
 
 def band(values: pd.Series) -> tuple[float, float]:

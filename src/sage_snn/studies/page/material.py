@@ -9,6 +9,7 @@ import yaml
 
 from ...recipes.fields import flat
 from ..figures import Figure
+from ..labels import RECIPE
 from ..results import RunResult, field_columns
 from .document import Section, embedded, section
 from .markup import Column, Markup, details, number, table, tag
@@ -17,17 +18,19 @@ FEW = 60  # rows of numbers that are shown below a figure; more are in its CSV
 KEYS = "Focus a figure and press + or − to zoom, the arrow keys to move and 0 to see all; or drag, and double-click."
 
 
-def figure_section(figures: Sequence[Figure]) -> Section:
-    """Every figure with its words, its numbers and its files."""
+def figure_section(figures: Sequence[Figure], left_out: str = "") -> Section:
+    """Every figure with its words, its numbers and its files; `left_out` tells what none of them shows."""
+    lacking = tag("p", left_out, class_="note") if left_out else None
     if not figures:
-        return section("figures", "Figures", tag("p", "These runs hold no data for a figure."))
+        return section("figures", "Figures", tag("p", "These runs hold no data for a figure."), lacking)
     without = tag("p", "Figures are drawn by a script; their pictures are in the folder figures beside this page.")
     parts = (figure_part(figure) for figure in figures)
-    return section("figures", "Figures", tag("p", KEYS, class_="note"), tag("noscript", without), *parts)
+    keys = tag("p", KEYS, class_="note")
+    return section("figures", "Figures", keys, lacking, tag("noscript", without), *parts)
 
 
 def figure_part(figure: Figure) -> Markup:
-    """One figure: an empty place, and the data that the script draws in it."""
+    """One figure: an empty element, and the data that the script draws in it."""
     spec = json.loads(figure.plotly().to_json())
     spec["layout"].pop("template", None)  # the page has colours of its own
     plot = tag(
@@ -45,7 +48,7 @@ def figure_part(figure: Figure) -> Markup:
         tag("h3", figure.title),
         tag("div", plot, class_="frame"),
         tag("figcaption", figure.caption),
-        tag("div", enlarge, *files, _numbers(figure.data), class_="tools"),
+        tag("div", enlarge, *files, _numbers(figure.shown), class_="tools"),
         embedded({"data": spec["data"], "layout": spec["layout"]}),
         id=figure.name,
     )
@@ -64,7 +67,7 @@ def runs_section(rows: pd.DataFrame) -> Section:
         Column("images_per_second", "Images/s", ",.0f"),
         Column("peak_memory_mb", "Memory (MB)", ",.0f", "peak of the process"),
         Column("parameters", "Parameters", ",d"),
-        *(Column(str(name), str(name)) for name in field_columns(rows)),
+        *(Column(name, name.removeprefix(RECIPE)) for name in field_columns(rows)),
         Column("path", "Folder"),
     ]
     listed = [row | {"path": tag("span", row["folder"], class_="path")} for row in rows.to_dict("records")]

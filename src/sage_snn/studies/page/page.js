@@ -84,11 +84,11 @@
   // Tables: a heading sorts by its column, a second time the other way round; empty cells stay below.
   function sortBy(heading) {
     const table = heading.closest("table"), body = table.tBodies[0];
-    const place = [...heading.parentNode.children].indexOf(heading);
+    const column = [...heading.parentNode.children].indexOf(heading);
     const down = heading.getAttribute("aria-sort") === "ascending";
     for (const other of heading.parentNode.children) other.setAttribute("aria-sort", "none");
     heading.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const value = (row) => row.cells[place].dataset.value ?? row.cells[place].textContent.trim();
+    const value = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent.trim();
     const words = new Intl.Collator(undefined, { numeric: true });
     const numeric = heading.classList.contains("number");
     const rows = [...body.rows].map((row, index) => ({ row, index, value: value(row) }));

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pandas as pd
 
 from ..effects import Claim, Effect, Test, effect_of, effects, is_higher, judge, plain, with_policy
+from ..labels import RECIPE
 from ..results import RunResult, table
 from .reported import ABSTRACT_GAIN, EPOCHS, NETWORK, claimed_gain
 from .signal_claims import gini_is_flat, inference_is_unchanged, overhead_claims, quarter_keeps_most
@@ -13,6 +14,7 @@ from .signal_claims import gini_is_flat, inference_is_unchanged, overhead_claims
 __all__ = ["Claim", "claims"]
 
 PAPER_STEPS = 4
+GAIN, SIGNAL = f"{RECIPE}policy.gain", f"{RECIPE}policy.signal"
 MOST_GAIN = 2.0  # the upper end of the abstract's "1-2 %"
 
 
@@ -101,9 +103,9 @@ def _on_a_par_with_learnable(rows: pd.DataFrame, scale: str) -> Claim:
 def _narrowing_beats_broadening(rows: pd.DataFrame, scale: str) -> Claim:
     text = "where heads disagree, narrowing the surrogate (the equations) beats broadening it (the text)"
     missing = "needs sage runs with policy.gain 0.5 and -0.5"
-    if "policy.gain" not in rows:
+    if GAIN not in rows:
         return Claim(text, "not tested here", missing)
-    broaden = with_policy(rows, "policy.gain", [float(gain) == -0.5 for gain in rows["policy.gain"]])
+    broaden = with_policy(rows, "policy.gain", [float(gain) == -0.5 for gain in rows[GAIN]])
     tests = [is_higher(effect) for effect in effects(rows, plain(rows, "sage"), broaden)]
     return judge(text, tests, missing, "difference", scale)
 
@@ -111,11 +113,11 @@ def _narrowing_beats_broadening(rows: pd.DataFrame, scale: str) -> Claim:
 def _signal_matters(rows: pd.DataFrame, scale: str) -> Claim:
     text = "the disagreement of attention heads is what helps: SAGE beats the same law on a random or constant signal"
     missing = "needs sage runs with policy.signal random or constant"
-    if "policy.signal" not in rows:
+    if SIGNAL not in rows:
         return Claim(text, "not tested here", missing)
     tests: list[Test] = []
     for control in ("random", "constant"):
-        chosen = with_policy(rows, "policy.signal", [signal == control for signal in rows["policy.signal"]])
+        chosen = with_policy(rows, "policy.signal", [signal == control for signal in rows[SIGNAL]])
         for effect in effects(rows, plain(rows, "sage"), chosen):
             tests.append(is_higher(replace(effect, where=f"{effect.where} against {control}")))
     return judge(text, tests, missing, "difference", scale)
