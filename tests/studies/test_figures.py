@@ -31,7 +31,7 @@ def figures(runs):
 def test_every_family_is_drawn_when_its_data_exists(figures):
     families = {name.split("-")[0] for name in figures}
     assert families == {
-        *("accuracy", "difference", "curves", "slopes", "heads", "dead", "firing", "gini", "temperature"),
+        *("accuracy", "difference", "curves", "slopes", "heads", "idle", "firing", "gini", "temperature"),
         "overhead",
     }
 
@@ -90,8 +90,8 @@ def test_head_map_is_the_deviation_over_the_steps_of_an_epoch(figures, runs):
     assert rows["deviation"].tolist() == pytest.approx(expected.tolist())
 
 
-def test_dead_heads_are_those_of_entropy_one(figures):
-    data = figures["dead-heads"].data
+def test_idle_heads_are_those_of_entropy_one(figures):
+    data = figures["idle-heads"].data
     sage = data[data["label"] == "sage"].set_index(["block", "seed"])["value"]
     assert sage[("block 0", 1)] == 1
     assert sage.sum() == 1
@@ -161,7 +161,7 @@ def test_figures_of_heads_leave_out_runs_without_entropy_and_say_so(tmp_path, co
     )
     assert unread(runs[1:], labels[1:]) == ""
     alone = [figure.name for figure in figures_of(runs[:1])]
-    assert not [name for name in alone if name.startswith(("heads", "dead"))]
+    assert not [name for name in alone if name.startswith(("heads", "idle"))]
     assert unread(runs[:1], labels[:1])
 
 

@@ -51,7 +51,7 @@ class Comparing(_Part):
 # The beginnings of the figures' names: what a study may put first on its page.
 # fmt: off
 Family = Literal[
-    "accuracy", "difference", "curves", "sensitivity", "slopes", "heads", "dead", "firing", "gini", "temperature",
+    "accuracy", "difference", "curves", "sensitivity", "slopes", "heads", "idle", "firing", "gini", "temperature",
     "overhead",
 ]
 # fmt: on

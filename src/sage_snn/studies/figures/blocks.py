@@ -1,4 +1,4 @@
-"""What happened inside the blocks: slopes, dispersion and score over training, entropy per head, dead heads."""
+"""What happened inside the blocks: slopes, dispersion and score over training, entropy per head, idle heads."""
 
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # pandas types every selection as a union of table, column and cell, which none of this depends on.
@@ -16,13 +16,13 @@ from .heat import Heat
 from .lines import Lines
 from .tidy import MOST, Group, Member, block_name, name_of, thinned, typical
 
-DEAD = 1 - 1e-6  # without a spike all scores are equal and the entropy is 1, up to rounding
+IDLE = 1 - 1e-6  # where no spikes of query and key coincide all scores are equal: entropy 1, up to rounding
 MEASURES = {"slope": "slope", "dispersion": "dispersion over heads", "zscore": "centred score z"}
 
 
 def block_figures(members: list[Member]) -> list[Figure]:
     """All figures of this family whose data exists."""
-    return [*slopes(members), *head_maps(members), *dead_heads(members)]
+    return [*slopes(members), *head_maps(members), *idle_heads(members)]
 
 
 def slopes(members: list[Member]) -> list[Figure]:
@@ -61,11 +61,11 @@ def head_maps(members: list[Member]) -> list[Figure]:
         drawing = Heat("epoch", "head", "deviation", "epoch", "head", "standard deviation of entropy", "block")
         data = tables[group]
         last = data[data["epoch"] == data["epoch"].max()]
-        dead = int(last["is_dead"].sum())
+        idle = int(last["is_idle"].sum())
         caption = (
             "Colour: standard deviation, over the steps of an epoch, of the head's normalised entropy (0 to 1). "
             f"One run, seed {firsts[group].seed}: heads of different seeds do not correspond. "
-            f"Dead in its last epoch: {dead} of {len(last)} heads."
+            f"Idle in its last epoch, no query met a key: {idle} of {len(last)} heads."
         )
         name = name_of("heads", group, recorded)
         made.append(Figure(name, f"Movement of head entropy: {group.title}", caption, data, drawing))
@@ -81,26 +81,29 @@ def unread(runs: Sequence[RunResult], labels: Sequence[str]) -> str:
     return f"No entropy per head was recorded for {', '.join(lacking)}: the figures of heads leave them out."
 
 
-def dead_heads(members: list[Member]) -> list[Figure]:
+def idle_heads(members: list[Member]) -> list[Figure]:
     """Heads that never attend to anything in the last epoch, if there are any."""
     rows: list[dict[str, object]] = []
     for group in typical(members):
         counts: dict[str, list[tuple[int, int]]] = {}
         for member in group.members:
             last = _head_table(member, last_only=True)
-            for block, dead in last.groupby("block")["is_dead"].sum().items():
-                counts.setdefault(str(block), []).append((member.seed, int(dead)))
+            for block, idle in last.groupby("block")["is_idle"].sum().items():
+                counts.setdefault(str(block), []).append((member.seed, int(idle)))
         for block, pairs in counts.items():
-            mean = float(np.mean([dead for _, dead in pairs]))
+            mean = float(np.mean([idle for _, idle in pairs]))
             names = {"data": group.data, "label": group.label, "block": block, "mean": mean}
             blank = {"low": np.nan, "high": np.nan}
-            rows += [names | {"seed": seed, "value": dead} | blank for seed, dead in pairs]
+            rows += [names | {"seed": seed, "value": idle} | blank for seed, idle in pairs]
     data = pd.DataFrame(rows, columns=["data", "label", "block", "seed", "value", "mean", "low", "high"])
     if not (data["value"] > 0).any():
         return []
-    drawing = Bars("block", "label", "block", "dead heads", "data")
-    caption = "Heads whose entropy is 1 at every step of the last epoch: no query met a key. Mean and seeds."
-    return [Figure("dead-heads", "Dead heads per block", caption, data, drawing)]
+    drawing = Bars("block", "label", "block", "idle heads", "data")
+    caption = (
+        "Heads whose entropy is 1 at every step of the last epoch: no query met a key. Mean and seeds. "
+        "`sage-snn inspect` tells which of them are dead: their query or key never fires."
+    )
+    return [Figure("idle-heads", "Idle heads per block", caption, data, drawing)]
 
 
 def head_entropy(member: Member) -> pd.DataFrame:
@@ -130,10 +133,10 @@ def _head_table(member: Member, *, last_only: bool = False) -> pd.DataFrame:
         values, epochs = heads_of(rows["entropy"]), rows["epoch"].to_numpy()
         for epoch in np.unique(epochs)[-1:] if last_only else np.unique(epochs):
             part = values[epochs == epoch]
-            columns = {"head": range(part.shape[1]), "deviation": part.std(0), "is_dead": (part >= DEAD).all(0)}
+            columns = {"head": range(part.shape[1]), "deviation": part.std(0), "is_idle": (part >= IDLE).all(0)}
             parts.append(pd.DataFrame({"block": block_name(block), "epoch": epoch, **columns}))
     if not parts:
-        return pd.DataFrame(columns=["block", "epoch", "head", "deviation", "is_dead"])
+        return pd.DataFrame(columns=["block", "epoch", "head", "deviation", "is_idle"])
     return pd.concat(parts, ignore_index=True)
 
 
