@@ -88,12 +88,14 @@ def test_a_sequence_gives_its_parts_by_name():
 
 def test_lightnings_precision_keeps_a_state_and_says_whether_it_scales():
     from lightning.fabric import Fabric
+    from lightning.fabric.plugins import MixedPrecision
 
-    for precision, scales in (("32-true", False), ("bf16-mixed", False), ("16-mixed", True)):
-        fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+    for plugin, scales in ((MixedPrecision("bf16-mixed", "cpu"), False), (MixedPrecision("16-mixed", "cpu"), True)):
+        fabric = Fabric(accelerator="cpu", devices=1, plugins=plugin)
+        assert compat.precision_of(fabric) is plugin
         assert compat.scales_gradients(fabric) is scales
-        plugin = compat.precision_of(fabric)
         plugin.load_state_dict(plugin.state_dict())
+    assert compat.precision_of(Fabric(accelerator="cpu", devices=1)).precision == "32-true"
 
 
 def test_every_batch_normalisation_is_one():

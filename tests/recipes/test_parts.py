@@ -13,7 +13,7 @@ def test_a_part_has_its_own_fields_only():
     assert set(FixedPart.model_fields) == {"kind", "slope"}
     assert set(LearnablePart.model_fields) == {"kind", "slope", "per"}
     assert not {"slope", "per"} & set(SagePart.model_fields)
-    assert POLICIES.names == ("fixed", "learnable", "sage")
+    assert POLICIES.names == ("fixed", "scheduled", "learnable", "sage")
     assert MODELS.names == ("spikformer",)
     assert LOSSES.names == ("cross_entropy", "tet", "sum_cross_entropy")
 
@@ -87,3 +87,9 @@ def test_the_usual_loss_is_not_written_but_every_field_can_be_seen():
     assert usual.all_fields()["loss"] == {"kind": "cross_entropy", "weight": 0.05, "target": 1.0}
     assert other.model_dump()["loss"]["kind"] == "tet"
     assert differences(usual, other) == [("loss.kind", "cross_entropy", "tet")]
+
+
+def test_a_schedule_is_built_with_its_length_in_steps(ours):
+    part = load_recipe("digits", {"policy.kind": "scheduled", "policy.schedule_epochs": 0.5, "policy.end": 8.0}).policy
+    with part.build(ours(), 10, seed=0) as policy:
+        assert (policy.start, policy.end, policy.steps, policy.shape) == (2.0, 8.0, 5, "exponential")

@@ -7,4 +7,4 @@ _spec = importlib.util.spec_from_file_location("tiny_runs", Path(__file__).paren
 _training = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_training)
 
-finished, tiny = _training.finished, _training.tiny
+finished, tiny, interrupted = _training.finished, _training.tiny, _training.interrupted

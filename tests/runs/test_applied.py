@@ -2,7 +2,7 @@ import subprocess
 
 import pytest
 
-from sage_snn.runs import applied
+from sage_snn.runs import RunError, applied
 
 
 def git(folder, *arguments):
@@ -36,3 +36,18 @@ def test_the_commit_of_somebody_elses_repository_is_not_recorded(installed):
 def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert applied.commit() is None
+
+
+def test_a_run_of_a_cpu_is_gone_on_with_where_the_gpu_is_hidden(tmp_path):
+    there, here = {"precision": "32", "device": "cpu", "ranks": 2}, {"precision": "16", "device": "cuda", "ranks": 1}
+    words = (
+        r"precision: 32 there, 16 here[^$]*go on with 2 processes .* and with the GPU hidden \(CUDA_VISIBLE_DEVICES=\)"
+    )
+    with pytest.raises(RunError, match=words):
+        applied.require_same_means(tmp_path, there, here)
+
+
+def test_the_same_means_and_those_that_nobody_wrote_down_are_no_obstacle(tmp_path):
+    here = {"precision": "32", "device": "cpu", "ranks": 1}
+    for there in ({}, {"device": "cpu"}, here | {"threads": 7}):
+        applied.require_same_means(tmp_path, there, here)

@@ -45,9 +45,35 @@ def test_it_is_ready_for_json(assessment):
     assert told["confusion"] == assessment.confusion.tolist()
 
 
-def test_the_printed_tables_state_the_costs_and_every_layer(assessment):
-    text = printed(assessment)
+def told(**layers):
+    """What is printed for a network with these layers."""
+    activity = Activity(1, layers)
+    return printed(Assessment("run", "last", 1, ("a", "b"), 50.0, 100.0, 0.1, torch.eye(2).long(), activity))
+
+
+def test_the_costs_are_stated():
+    text = told(stem=Layer(macs=8.0, ann_macs=8.0, firing_rate=0.1), head=Layer(acs=2.0, ann_macs=8.0))
     assert "4.6 pJ per MAC, 0.9 pJ per AC" in text
+    assert "times as much" in text
+    assert "silent" not in text
+
+
+def test_a_network_that_does_not_fire_has_no_energy_figure():
+    silent = Layer(ann_macs=8.0, firing_rate=0.0)
+    text = told(stem=Layer(macs=8.0, ann_macs=8.0, firing_rate=0.1), middle=silent, last=silent, head=Layer(ann_macs=8))
+    assert "energy per image means nothing here: the network is silent from middle on" in text
+    assert "times as much" not in text
+
+
+def test_layers_that_are_silent_beside_a_shortcut_are_named_and_the_energy_told():
+    stem, silent = Layer(macs=8.0, ann_macs=8.0, firing_rate=0.1), Layer(ann_macs=8.0, firing_rate=0.0)
+    text = told(stem=stem, block=silent, head=Layer(acs=2.0, ann_macs=8.0))
+    assert "silent from block on" in text
+    assert "times as much" in text
+
+
+def test_the_tables_show_every_layer(assessment):
+    text = printed(assessment)
     assert f"top-1 {assessment.top1:.2f} %" in text
     assert "blocks.1.mlp.second" in text
 
@@ -61,3 +87,14 @@ def test_many_classes_show_the_pairs_mistaken_most():
     lines = [line for line in text.splitlines() if "[kind" in line]
     assert len(lines) == 2
     assert all(part in lines[0] for part in ("[kind 3]", "[kind 7]", "5"))
+
+
+def test_an_unfinished_run_says_so(tmp_path, tiny, interrupted):
+    assessment = assess(open_run(interrupted(tmp_path / "run", tiny)))
+    assert printed(assessment).startswith("run is not finished: 1 of 2 epochs are done")
+    assert "after step 2 of epoch 2" in assessment.as_dict()["unfinished"]
+
+
+def test_a_finished_run_is_not_called_unfinished(assessment):
+    assert assessment.as_dict()["unfinished"] is None
+    assert "finished" not in printed(assessment)

@@ -8,11 +8,13 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sage_snn.control import Block, watching
+from sage_snn import LIFNode
+from sage_snn.control import Block
 from sage_snn.runs import RunError
-from sage_snn.runs.inspection import _looks, _Watch, attention_figure, inspect_run
+from sage_snn.runs.inspection import _reading, _Watch, attention_figure, inspect_run
 from sage_snn.runs.run import open_run
 from sage_snn.signals import HeadEntropy, head_entropy
+from sage_snn.training import train
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def test_readings_are_means_over_all_images_and_the_whole_map():
     q, k = torch.rand(2, 2, 3, 4, 5, 8).gt(0.6).float().unbind()  # (T, B, H, N, K)
     query, key = nn.Identity(), nn.Identity()
     watch = _Watch(Block([], query, key, heads=4, layout="TBNC"), HeadEntropy(0.25))
-    with watching(_looks([watch])):
+    with _reading([watch]):
         for images in (slice(0, 1), slice(1, 3)):  # batches of different size
             query(q[:, images].transpose(2, 3).flatten(3))
             key(k[:, images].transpose(2, 3).flatten(3))
@@ -90,3 +92,24 @@ def test_the_figure_shows_grey_and_colour_images():
     for channels in (1, 3):
         maps = {"blocks.0.attention": torch.rand(2, 16), "blocks.1.attention": torch.zeros(2, 16)}
         assert attention_figure(torch.rand(2, channels, 8, 8), ["a", "b"], maps).startswith(b"\x89PNG")
+
+
+def test_an_unfinished_run_says_so(tmp_path, tiny, interrupted):
+    inspection = inspect_run(open_run(interrupted(tmp_path / "run", tiny)), images=1)
+    file = io.StringIO()
+    Console(file=file, width=160).print(inspection)
+    assert file.getvalue().startswith("run is not finished: 1 of 2 epochs are done")
+
+
+def test_a_network_without_attention_is_named(folder, monkeypatch):
+    run = open_run(folder)
+    monkeypatch.setattr(run, "network", lambda which: nn.Sequential(nn.Flatten(), LIFNode(), nn.Linear(64, 10)))
+    with pytest.raises(RunError, match="no attention to look into: its network is a Sequential; `sage-snn eval`"):
+        inspect_run(run)
+
+
+@pytest.mark.parametrize("per", ["network", "layer", "time"])
+def test_learnt_slopes_of_every_size_can_be_looked_at(tmp_path, tiny, per):
+    settings = tiny | {"epochs": 1, "policy.kind": "learnable", "policy.per": per}
+    train("digits", tmp_path / "run", settings=settings, quiet=True)
+    assert len(inspect_run(open_run(tmp_path / "run"), images=1).blocks) == 2

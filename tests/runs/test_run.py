@@ -122,3 +122,13 @@ def test_a_torn_weights_file_is_reported(folder):
     (folder / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(RunError, match="cannot be read as weights"):
         open_run(folder).network()
+
+
+def test_how_far_an_unfinished_run_is_and_of_which_moment_its_weights_are(folder):
+    assert open_run(folder).unfinished() is None
+    (folder / "summary.json").unlink()
+    told = "run is not finished: 2 of 2 epochs are done; the weights are those of"
+    assert open_run(folder).unfinished() == f"{told} the last of them"
+    (folder / "model.safetensors").unlink()
+    assert open_run(folder).unfinished() == f"{told} its newest checkpoint, after epoch 2"
+    assert open_run(folder).unfinished("best") == f"{told} the best of them"

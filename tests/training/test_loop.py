@@ -18,40 +18,13 @@ from sage_snn.data import DataError
 from sage_snn.recipes import differences, load_recipe
 from sage_snn.runs import RunError, RunFolder
 from sage_snn.runs.run import open_run
-from sage_snn.training import InterruptedRunError, stopping, train
+from sage_snn.training import InterruptedRunError, train
 from sage_snn.training import loop as loop_module
 from sage_snn.training.failure import NonFiniteError
 
 
-class StopInTheMiddle(stopping.StopRequest):
-    """Asks a run to stop when it looks for the fifth time."""
-
-    looks = 0
-
-    @property
-    def asked(self):
-        self.looks += 1
-        return self.looks == 5
-
-
 def run(folder, settings, **options):
     return train("digits", folder, settings=settings, quiet=True, **options)
-
-
-def same_run(a, b):
-    """Weights, signals and metrics (times apart) equal to the bit."""
-    left, right = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
-    assert left.keys() == right.keys()
-    assert all(torch.equal(left[name], right[name]) for name in left)
-    parts = [sorted((folder / "signals").glob("*.parquet")) for folder in (a, b)]
-    assert [p.name for p in parts[0]] == [p.name for p in parts[1]]
-    for one, two in zip(*parts, strict=True):
-        pd.testing.assert_frame_equal(pd.read_parquet(one), pd.read_parquet(two))
-    timeless = [
-        [{k: v for k, v in line.items() if "second" not in k} for line in RunFolder(f).metrics()] for f in (a, b)
-    ]
-    assert timeless[0] == timeless[1]
-    return True
 
 
 def test_a_run_leaves_what_it_promises(finished):
@@ -91,7 +64,7 @@ def test_a_run_leaves_what_it_promises(finished):
     assert applied["augmentations"]
 
 
-def test_observations_are_recorded_at_every_temperature_and_resume(tmp_path, tiny, monkeypatch):
+def test_observations_are_recorded_at_every_temperature_and_resume(tmp_path, tiny, interrupted):
     settings = tiny | {"observe.temperatures": [0.25, 2.0], "policy.kind": "sage"}
     run(tmp_path / "whole", settings)
     seen = pd.read_parquet(tmp_path / "whole" / "observations" / "epoch-0001.parquet")
@@ -101,9 +74,7 @@ def test_observations_are_recorded_at_every_temperature_and_resume(tmp_path, tin
     signals = pd.read_parquet(tmp_path / "whole" / "signals" / "epoch-0001.parquet")
     same = seen[seen["temperature"] == 0.25].reset_index()
     assert all(a.tolist() == b.tolist() for a, b in zip(same["entropy"], signals["entropy"], strict=True))
-    monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
-    with pytest.raises(InterruptedRunError):
-        run(tmp_path / "parts", settings)
+    interrupted(tmp_path / "parts", settings)
     run(tmp_path / "parts", settings, resume=True)
     again = pd.read_parquet(tmp_path / "parts" / "observations" / "epoch-0001.parquet")
     pd.testing.assert_frame_equal(seen, again)
@@ -115,18 +86,16 @@ def test_the_written_weights_need_no_library_of_ours(finished):
     assert not any("slope" in name for name in weights)
 
 
-def test_the_written_recipe_trains_the_same_again(finished, tmp_path):
+def test_the_written_recipe_trains_the_same_again(finished, tmp_path, same_run):
     train(finished / "recipe.yaml", tmp_path / "again", quiet=True)
     assert same_run(finished, tmp_path / "again")
 
 
 @pytest.mark.parametrize("policy", ["fixed", "learnable", "sage"])
-def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, tiny, policy, monkeypatch):
+def test_an_interrupted_run_resumes_to_the_same_bits(tmp_path, tiny, policy, same_run, interrupted):
     settings = tiny | {"policy.kind": policy, "accumulate": 2}
     run(tmp_path / "whole", settings)
-    monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
-    with pytest.raises(InterruptedRunError, match="go on with --resume"):
-        run(tmp_path / "parts", settings)
+    interrupted(tmp_path / "parts", settings)
     assert not (tmp_path / "parts" / "summary.json").exists()
     run(tmp_path / "parts", settings, resume=True)
     assert same_run(tmp_path / "whole", tmp_path / "parts")
@@ -143,7 +112,7 @@ def test_sigterm_writes_a_checkpoint_and_stops(tmp_path, tiny, monkeypatch):
 
     monkeypatch.setattr(loop_module.Training, "_backward", backward)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(InterruptedRunError, match="stopped after step 2 of epoch 0"):
+    with pytest.raises(InterruptedRunError, match="stopped after step 2 of epoch 1"):
         run(tmp_path / "run", tiny)
     assert signal.getsignal(signal.SIGTERM) is before
     assert len(list((tmp_path / "run" / "checkpoints").glob("*.pt"))) == 1
@@ -225,7 +194,7 @@ def test_checkpoints_that_are_all_torn_stop_the_run_and_its_epochs_stay(finished
     assert len(RunFolder(folder).metrics()) == 2
 
 
-def test_a_torn_checkpoint_is_set_aside_and_the_one_before_goes_on(finished, tmp_path, tiny):
+def test_a_torn_checkpoint_is_set_aside_and_the_one_before_goes_on(finished, tmp_path, tiny, same_run):
     folder = shutil.copytree(finished, tmp_path / "run")
     (folder / "summary.json").unlink()
     max((folder / "checkpoints").iterdir()).write_bytes(b"torn")
@@ -247,7 +216,7 @@ def test_half_a_summary_is_written_again_from_the_last_checkpoint(finished, tmp_
         run(folder, tiny, resume=True)
 
 
-def test_a_full_disk_says_what_to_do_and_the_run_resumes(tmp_path, tiny, monkeypatch):
+def test_a_full_disk_says_what_to_do_and_the_run_resumes(tmp_path, tiny, monkeypatch, same_run):
     run(tmp_path / "whole", tiny)
     calls = []
 
@@ -279,7 +248,7 @@ def test_a_non_finite_loss_names_step_images_and_block_and_keeps_the_checkpoint(
     with pytest.raises(NonFiniteError) as error:
         run(tmp_path / "run", tiny)
     text = str(error.value)
-    assert "step 1 of epoch 1" in text
+    assert "step 2 of epoch 2" in text
     assert "blocks.1" in text
     assert len(json.loads(text[text.index("[") : text.index("]") + 1])) == 16
     assert len(list((tmp_path / "run" / "checkpoints").glob("*.pt"))) == 1
@@ -308,7 +277,7 @@ def stopped_at_once(folder, settings, monkeypatch, **options):
             run(folder, settings, **options)
 
 
-def test_a_resumed_run_starts_from_the_weights_it_was_given(finished, tmp_path, tiny, monkeypatch):
+def test_a_resumed_run_starts_from_the_weights_it_was_given(finished, tmp_path, tiny, monkeypatch, same_run):
     run(tmp_path / "whole", tiny, init_from=finished)
     stopped_at_once(tmp_path / "parts", tiny, monkeypatch, init_from=finished)
     run(tmp_path / "parts", tiny, resume=True)
@@ -320,7 +289,7 @@ def test_a_resumed_run_starts_from_the_weights_it_was_given(finished, tmp_path, 
 
 
 def test_weights_that_are_gone_or_changed_are_missed_only_before_the_first_checkpoint(
-    finished, tmp_path, tiny, monkeypatch
+    finished, tmp_path, tiny, monkeypatch, interrupted
 ):
     weights = shutil.copy(finished / "model.safetensors", tmp_path / "weights.safetensors")
     stopped_at_once(tmp_path / "run", tiny, monkeypatch, init_from=weights)
@@ -334,9 +303,7 @@ def test_weights_that_are_gone_or_changed_are_missed_only_before_the_first_check
     with pytest.raises(RunError, match="no weights at"):
         run(tmp_path / "run", tiny, resume=True)
     weights.write_bytes(content)
-    monkeypatch.setattr(stopping, "StopRequest", StopInTheMiddle)
-    with pytest.raises(InterruptedRunError):
-        run(tmp_path / "run", tiny, resume=True)
+    interrupted(tmp_path / "run", tiny, resume=True)
     weights.unlink()
     assert run(tmp_path / "run", tiny, resume=True)["finished"]
 
@@ -378,9 +345,9 @@ def test_one_step_of_the_official_recipe_at_full_size(tmp_path):
     parts = {"train_images": pixels[:128], "train_labels": labels[:128]}
     np.savez(tmp_path / "images.npz", **parts, test_images=pixels[128:], test_labels=labels[128:])
     short = {"epochs": 1, "warmup_epochs": 0, "cooldown_epochs": 0, "policy.warmup_epochs": 0}
-    place = {"data": "arrays", "data_dir": str(tmp_path / "images.npz"), "threads": 1, "workers": 0}
+    there = {"data": "arrays", "data_dir": str(tmp_path / "images.npz"), "threads": 1, "workers": 0}
     before = load_recipe("cifar10")
-    summary = train("cifar10", tmp_path / "run", settings=short | place, quiet=True)
+    summary = train("cifar10", tmp_path / "run", settings=short | there, quiet=True)
     recipe = open_run(tmp_path / "run").recipe
     assert (recipe.batch_size, recipe.model, recipe.augmentation) == (128, before.model, before.augmentation)
     assert summary["parameters"] == 9_324_730
@@ -389,12 +356,11 @@ def test_one_step_of_the_official_recipe_at_full_size(tmp_path):
 
 
 @pytest.mark.parametrize("loss", ["tet", "sum_cross_entropy"])
-def test_a_loss_of_every_time_step_trains_and_resumes_to_the_same_bits(finished, tmp_path, tiny, loss, monkeypatch):
+def test_a_loss_of_every_time_step_trains_and_resumes_to_the_same_bits(
+    finished, tmp_path, tiny, loss, same_run, interrupted
+):
     run(tmp_path / "whole", tiny | {"loss": loss})
-    with monkeypatch.context() as patch:
-        patch.setattr(stopping, "StopRequest", StopInTheMiddle)
-        with pytest.raises(InterruptedRunError):
-            run(tmp_path / "parts", tiny | {"loss": loss})
+    interrupted(tmp_path / "parts", tiny | {"loss": loss})
     run(tmp_path / "parts", tiny | {"loss": loss}, resume=True)
     assert same_run(tmp_path / "whole", tmp_path / "parts")
     ours, usual = (load_file(folder / "model.safetensors") for folder in (tmp_path / "whole", finished))

@@ -35,6 +35,24 @@ class FixedPart(PolicyPart):
         return Fixed(model, self.slope)
 
 
+class ScheduledPart(PolicyPart):
+    """From one slope to another over the first epochs, constant afterwards."""
+
+    kind: Literal["scheduled"] = "scheduled"
+    start: float = Field(default=2.0, gt=0)
+    end: float = Field(default=4.0, gt=0)
+    shape: Literal["linear", "exponential", "cosine"] = "exponential"
+    schedule_epochs: float = Field(default=10.0, gt=0)
+
+    @blaming("policy")
+    def build(self, model: "nn.Module", steps_per_epoch: int, seed: int) -> "Policy":
+        """Attach the policy to the model."""
+        from ..policies import Scheduled
+
+        steps = max(1, round(self.schedule_epochs * steps_per_epoch))
+        return Scheduled(model, self.start, self.end, steps=steps, shape=self.shape)
+
+
 class LearnablePart(PolicyPart):
     """Slopes trained with the weights, from `slope` on."""
 
@@ -114,5 +132,5 @@ class SagePart(PolicyPart):
         return {field.name: getattr(self, field.name) for field in fields(kind) if hasattr(self, field.name)}
 
 
-AnyPolicy = FixedPart | LearnablePart | SagePart
+AnyPolicy = FixedPart | ScheduledPart | LearnablePart | SagePart
 POLICIES = Family(AnyPolicy, default="sage")

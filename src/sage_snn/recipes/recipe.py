@@ -88,10 +88,15 @@ class Recipe(Part):
 
     @model_validator(mode="after")
     def _epochs_fit(self) -> "Recipe":
+        problems, cures = list[str](), list[str]()
         if self.warmup_epochs >= self.epochs:
-            raise ValueError(f"warmup_epochs ({self.warmup_epochs}) must be fewer than epochs ({self.epochs})")
+            problems.append(f"warmup_epochs ({self.warmup_epochs}) must be fewer than epochs ({self.epochs})")
+            cures.append(f"--set warmup_epochs={self.epochs - 1}")
         if (warmup := getattr(self.policy, "warmup_epochs", 0)) > self.total_epochs:
-            raise ValueError(f"policy.warmup_epochs ({warmup}) is longer than the training")
+            problems.append(f"policy.warmup_epochs ({warmup:g}) is longer than the training ({self.total_epochs})")
+            cures.append(f"--set policy.warmup_epochs={self.total_epochs - 1}")
+        if problems:
+            raise ValueError(f"{', and '.join(problems)}: add {' '.join(cures)}, or train longer")
         if self.batch_size % self.accumulate:
             raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
         return self

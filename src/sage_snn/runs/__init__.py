@@ -7,6 +7,7 @@ from ..lazy import lazily
 if TYPE_CHECKING:
     from .assessment import Assessment, assess
     from .folder import RunError, RunFolder
+    from .health import check_recipe, check_run
     from .inspection import Inspection, inspect_run
     from .run import Run, load, open_run
 
@@ -17,6 +18,8 @@ __all__ = [
     "RunError",
     "RunFolder",
     "assess",
+    "check_recipe",
+    "check_run",
     "inspect_run",
     "load",
     "open_run",
@@ -27,6 +30,7 @@ __getattr__, __dir__ = lazily(
     {
         ".assessment": ("Assessment", "assess"),
         ".folder": ("RunError", "RunFolder"),
+        ".health": ("check_recipe", "check_run"),
         ".inspection": ("Inspection", "inspect_run"),
         ".run": ("Run", "load", "open_run"),
     },

@@ -2,41 +2,35 @@
 
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ..data import describe
+from .folder import RunError
 
 if TYPE_CHECKING:
     from ..training.loop import Training
 
+_MEANS = ("precision", "device", "ranks")  # a run keeps them to its end; threads are set as they were
+
 
 def facts(run: "Training", precision: str) -> dict[str, Any]:
     """Written beside the recipe; nothing of it is read again as a setting."""
-    recipe, ranks = run.recipe, run.fabric.world_size
-    parameters = sum(p.numel() for p in run.network.parameters())
-    sizes = f"{len(run.data.train)} training and {len(run.data.test)} test images"
+    recipe, parameters = run.recipe, sum(p.numel() for p in run.network.parameters())
     return {
-        "in short": [
-            f"{recipe.policy.kind} policy",
-            f"{parameters:,} parameters",
-            f"T={recipe.model.time_steps}",
-            sizes,
-            f"{recipe.total_epochs} epochs of {run.steps_per_epoch} steps of {recipe.batch_size}",
-            f"precision {precision} on {run.fabric.device.type}",
-            f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}",
-            f"{ranks} process{'es' * (ranks > 1)}",
-        ],
+        "in short": _in_short(run, precision, parameters),
         "parameters": parameters,
         "precision": precision,
         "device": str(run.fabric.device.type),
-        "ranks": ranks,
-        "threads": torch.get_num_threads(),
+        "ranks": run.fabric.world_size,
+        "threads": run.threads.number,
         "steps_per_epoch": run.steps_per_epoch,
         "shape": run.data.shape,
+        "mean": [float(value) for value in run.data.mean],
+        "std": [float(value) for value in run.data.std],
+        "classes": [str(name) for name in run.data.classes],
         "train_images": len(run.data.train),
         "test_images": len(run.data.test),
         "augmentations": describe(recipe.augmentation, run.data),
@@ -45,6 +39,39 @@ def facts(run: "Training", precision: str) -> dict[str, Any]:
         "commit": commit(),
         "machine": f"{platform.processor() or platform.machine()}, {platform.system()}",
     }
+
+
+def _in_short(run: "Training", precision: str, parameters: int) -> list[str]:
+    recipe, ranks = run.recipe, run.fabric.world_size
+    return [
+        f"{recipe.policy.kind} policy",
+        f"{parameters:,} parameters",
+        f"T={recipe.model.time_steps}",
+        f"{len(run.data.train)} training and {len(run.data.test)} test images",
+        f"{recipe.total_epochs} epochs of {run.steps_per_epoch} steps of {recipe.batch_size}",
+        f"precision {precision} on {run.fabric.device.type}",
+        str(run.threads),
+        f"{ranks} process{'es' * (ranks > 1)}",
+    ]
+
+
+def require_same_means(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run in another precision, on another kind of device or with other processes."""
+    other = {name: (before[name], now[name]) for name in _MEANS if before.get(name, now[name]) != now[name]}
+    if not other:
+        return
+    lines = "\n".join(f"  {name}: {there} there, {here} here" for name, (there, here) in other.items())
+    cures: list[str] = []
+    if "ranks" in other:
+        ranks = before["ranks"]
+        cures.append("without torchrun" if ranks == 1 else f"with {ranks} processes (torchrun --nproc-per-node)")
+    if "device" in other or "precision" in other:
+        device = before.get("device", "cpu")
+        cures.append("with the GPU hidden (CUDA_VISIBLE_DEVICES=)" if device == "cpu" else f"where there is {device}")
+    raise RunError(
+        f"{path} was trained by other means, so its numbers would change:\n{lines}\n"
+        f"go on {' and '.join(cures)}, or choose another --out"
+    )
 
 
 def versions() -> dict[str, str]:

@@ -31,6 +31,7 @@ class Assessment:
     loss: float
     confusion: Tensor
     activity: Activity
+    unfinished: str | None = None  # how far a run is that still has epochs to go
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -38,6 +39,8 @@ class Assessment:
         return {
             "run": self.run,
             "weights": self.weights,
+            "unfinished": self.unfinished,
+            "silent_from": activity.silent_from,
             "images": self.images,
             "top1": self.top1,
             "top5": self.top5,
@@ -61,6 +64,7 @@ class Assessment:
             f"{self.run}, {self.weights} weights: top-1 {self.top1:.2f} %, top-5 {self.top5:.2f} %, "
             f"loss {self.loss:.4f} on {self.images} test images"
         )
+        head = f"{self.unfinished}\n{head}" if self.unfinished else head
         return Group(Text(head), "", _confusion(self), "", _layers(self.activity), "", Text(_energy(self.activity)))
 
 
@@ -70,7 +74,9 @@ def assess(run: Run, which: Which = "last") -> Assessment:
     network, classes = run.network(which).to(device), run.data.classes
     scores = evaluate(network, run.test_loader(), len(classes), device)
     activity = measure(network, (batch.images.to(device) for batch in run.test_loader(COUNTED_IMAGES).epoch(0)))
-    return Assessment(run.name, which, len(run.data.test), classes, **scores, activity=activity)
+    return Assessment(
+        run.name, which, len(run.data.test), classes, **scores, activity=activity, unfinished=run.unfinished(which)
+    )
 
 
 def _confusion(assessment: Assessment) -> Table:
@@ -105,10 +111,17 @@ def _layers(activity: Activity) -> Table:
 
 
 def _energy(activity: Activity) -> str:
+    silent = activity.silent_from
+    if activity.is_silent:
+        return (
+            f"energy per image means nothing here: the network is silent from {silent} on, no spike reaches its "
+            "output; `sage-snn check` on the run tells where gradients vanish"
+        )
     spiking, ann = activity.energy_uj, activity.ann_energy_uj
+    around = f"silent from {silent} on: what comes before reaches the output around it\n" if silent else ""
     ratio = f" ({ann / spiking:.2f} times as much)" if spiking else ""
     return (
-        f"energy per image: {spiking:.4g} µJ spiking, {ann:.4g} µJ as an ANN of the same layers{ratio}\n"
+        f"{around}energy per image: {spiking:.4g} µJ spiking, {ann:.4g} µJ as an ANN of the same layers{ratio}\n"
         f"{MAC_PJ} pJ per MAC, {AC_PJ} pJ per AC: {SOURCE}; arithmetic only, no memory access. "
         "The first convolution sees real-valued images: MACs, made once for all time steps"
     )

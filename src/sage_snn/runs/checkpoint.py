@@ -12,7 +12,8 @@ import torch
 
 from .folder import RunError, write_atomically
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # 1 has nothing of ranks and of random generators
 KEEP = 2
 _NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.pt")
 
@@ -70,8 +71,8 @@ def _open(path: Path) -> tuple[str, dict[str, Any] | None]:
         loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
         return f"it cannot be read ({type(error).__name__})", None
-    if not isinstance(loaded, dict) or loaded.get("version") != VERSION:
-        return f"it is of another version than {VERSION}", None
+    if not isinstance(loaded, dict) or loaded.get("version") not in READABLE:
+        return f"it is of another version than {' or '.join(map(str, READABLE))}", None
     return "", loaded["state"]
 
 

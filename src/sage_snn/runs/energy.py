@@ -22,9 +22,10 @@ from spikingjelly.activation_based.op_counter import (
     is_binary_tensor,
 )
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
+from ..compat import AnyBatchNorm
 from ..control import is_node, watching
+from .evaluation import silent_from
 
 MAC_PJ, AC_PJ = 4.6, 0.9
 SOURCE = "45 nm, 32-bit floating point (Horowitz, ISSCC 2014)"
@@ -78,6 +79,18 @@ class Activity:
         """Microjoules per image of the same layers as an ANN."""
         return MAC_PJ * self.ann_macs * 1e-6
 
+    @property
+    def silent_from(self) -> str | None:
+        """The first layer from which on nothing fires, None where the last one does."""
+        rates = {name: layer.firing_rate for name, layer in self.layers.items()}
+        return silent_from({name: rate for name, rate in rates.items() if rate is not None})
+
+    @property
+    def is_silent(self) -> bool:
+        """Does nothing that fires reach the output? Layers that are silent may have a shortcut around them."""
+        synapses = [layer for layer in self.layers.values() if layer.ann_macs]
+        return self.silent_from is not None and bool(synapses) and not (synapses[-1].acs or synapses[-1].macs)
+
 
 @torch.no_grad()
 def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
@@ -107,7 +120,7 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
 
 def spike_counters() -> tuple[SynOpCounter, MACCounter]:
     """SpikingJelly's counters, taught that a sum of spike trains is spikes, and that normalisation folds away."""
-    synops, macs = SynOpCounter(), MACCounter(extra_ignore_modules=[_BatchNorm])
+    synops, macs = SynOpCounter(), MACCounter(extra_ignore_modules=[AnyBatchNorm])
     for operation, position in _PRODUCTS.items():
         synops.rules[operation] = _or_summed(synops.rules[operation], _product_acs, position)
         macs.rules[operation] = _unless_summed(macs.rules[operation], position)

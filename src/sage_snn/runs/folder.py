@@ -14,8 +14,9 @@ from ..recipes.recipe import Recipe, differences, load_written_recipe
 
 # What a run makes before its recipe; names with a dot are those of `write_atomically`.
 _BEFORE_THE_RECIPE = re.compile(
-    r"checkpoints|signals|observations|tensorboard|metrics\.jsonl|\.writable|\..+\.\d+\.tmp"
+    r"checkpoints|signals|observations|tensorboard|metrics\.jsonl|\.lock|\.writable|\..+\.\d+\.tmp"
 )
+LOCK = ".lock"  # held while a process trains; one that was killed leaves the file, not the lock
 
 
 class RunError(RuntimeError):
@@ -100,6 +101,11 @@ class RunFolder:
         for part in (*self.signals.glob("epoch-*.parquet"), *self.observations.glob("epoch-*.parquet")):
             if int(part.stem.removeprefix("epoch-")) >= epoch:
                 part.unlink()
+
+    @property
+    def has_summary(self) -> bool:
+        """Is the run finished?"""
+        return (self.path / "summary.json").is_file()
 
     def summary(self) -> dict[str, Any] | None:
         """What a finished run ended with, None before that."""

@@ -5,9 +5,8 @@ T time steps, B batch, H heads, N tokens, K head width.
 
 import io
 import math
-from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from ..control import Block, find_blocks, watching
+from ..control import Block, LivingHeads, find_groups, reading
 from ..recipes.policies import POLICIES
 from ..signals import HeadEntropy, population_std
 from .folder import RunError, write_atomically
@@ -47,6 +46,7 @@ class Inspection:
     images: int
     blocks: list[BlockReport]
     figure: Path
+    unfinished: str | None = None  # how far a run is that still has epochs to go
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -62,24 +62,35 @@ class Inspection:
             entropy = " ".join(f"{value:.3f}" for value in block.entropy)
             table.add_row(block.name, str(block.neurons), slope, f"{block.dispersion:.2e}", dead, entropy)
         told = f"entropy and dead heads on {self.images} test images; attention maps: {self.figure}"
-        return Group(table, Text(told))
+        lines = [Text(self.unfinished)] if self.unfinished else []
+        return Group(*lines, table, Text(told))
 
 
 def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection:
     """Look into the blocks of a run's network; maps of `images` test images go to inspection/attention.png."""
     network, signal = run.network(which), HeadEntropy(POLICIES.fields(run.recipe.policy)["temperature"])
-    try:
-        watches = [_Watch(block, signal) for block in find_blocks(network)]
-    except ValueError as error:
-        raise RunError(f"{run.name}: {error}") from None
+    watches = [_Watch(block, signal) for block in _blocks(run, network)]
     loader = run.test_loader(READ_IMAGES)
-    with watching(_looks(watches)):
+    with _reading(watches):
         _pass_through(network, [batch.images for batch in loader.epoch(0)])
     state = run.policy_state
     slopes = state["slopes"].tolist() if state else [None] * len(watches)
     reports = [watch.report(i, slope) for i, (watch, slope) in enumerate(zip(watches, slopes, strict=True))]
     figure = _draw_maps(run, network, watches, images)
-    return Inspection(run.name, run.recipe.policy.kind, len(loader.images), reports, figure)
+    return Inspection(run.name, run.recipe.policy.kind, len(loader.images), reports, figure, run.unfinished(which))
+
+
+def _blocks(run: Run, network: nn.Module) -> list[Block]:
+    try:
+        blocks = [group for group in find_groups(network) if isinstance(group, Block)]
+    except ValueError as error:
+        raise RunError(f"{run.name}: {error}") from None
+    if not blocks:
+        raise RunError(
+            f"{run.name} has no attention to look into: its network is a {type(network).__name__}; "
+            "`sage-snn eval` shows the firing rates of its layers"
+        )
+    return blocks
 
 
 @dataclass
@@ -90,46 +101,30 @@ class _Watch:
     signal: HeadEntropy
     entropies: list[Tensor] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    fired: list[Tensor] = field(default_factory=list)
     received: list[Tensor] = field(default_factory=list)
-    _held: dict[str, Tensor] = field(default_factory=dict)
 
-    @property
-    def modules(self) -> dict[str, nn.Module]:
-        """Whose outputs hold query and key; one module may hold both."""
-        block = self.block
-        assert block.query is not None
-        assert block.key is not None
-        return {"query": block.query} if block.parts > 1 else {"query": block.query, "key": block.key}
+    def __post_init__(self) -> None:
+        self.heads = LivingHeads(self.block.heads)
 
-    def receive(self, role: str, output: Tensor) -> None:
-        """Take an output; with the last of them, read the block."""
-        self._held[role] = output
-        if len(self._held) < len(self.modules):
-            return
-        q, k, _ = self.block.source.arrange(self._held)
-        self._held = {}
-        self.entropies.append(self.signal(q, k, self.block.scale))
+    def take(self, q: Tensor, k: Tensor, scale: float) -> None:
+        """Query and key of one batch."""
+        self.entropies.append(self.signal(q, k, scale))
         self.sizes.append(q.shape[1])
-        self.fired.append(torch.stack([x.ne(0).any(-1).any(-1).any(1).any(0) for x in (q, k)]))
+        self.heads.see(q, k, scale)
         # Mean over queries first: the whole map (T, B, H, N, N) is never formed.
-        scores = self.block.scale * q.mean(-2, keepdim=True) @ k.transpose(-1, -2)
+        scores = scale * q.mean(-2, keepdim=True) @ k.transpose(-1, -2)
         self.received.append(scores.squeeze(-2).mean((0, 2)))
 
     def report(self, index: int, slope: float | None) -> BlockReport:
         """Summary over all batches."""
         weights = torch.tensor(self.sizes, dtype=torch.float64)
         entropy = (torch.stack(self.entropies) * weights[:, None]).sum(0) / weights.sum()
-        alive = torch.stack(self.fired).any(0).all(0)
-        dead = (~alive).nonzero().flatten().tolist()
         name, neurons = self.block.name or f"block {index}", len(self.block.neurons)
-        return BlockReport(name, neurons, slope, entropy.tolist(), float(population_std(entropy)), dead)
+        return BlockReport(name, neurons, slope, entropy.tolist(), float(population_std(entropy)), self.heads.dead)
 
 
-def _looks(watches: list[_Watch]) -> Iterator[tuple[nn.Module, Callable[[Tensor], None]]]:
-    for watch in watches:
-        for role, module in watch.modules.items():
-            yield module, partial(watch.receive, role)
+def _reading(watches: list[_Watch]) -> AbstractContextManager[None]:
+    return reading((watch.block.source, watch.take) for watch in watches)
 
 
 @torch.no_grad()
@@ -143,7 +138,7 @@ def _draw_maps(run: Run, network: nn.Module, watches: list[_Watch], images: int)
     loader = run.test_loader(images)
     fresh = [_Watch(watch.block, watch.signal) for watch in watches]
     batches = list(loader.epoch(0))
-    with watching(_looks(fresh)):
+    with _reading(fresh):
         _pass_through(network, [batch.images for batch in batches])
     pictures, labels = (torch.cat([getattr(batch, part) for batch in batches]) for part in ("images", "labels"))
     maps = {watch.block.name or f"block {i}": torch.cat(watch.received) for i, watch in enumerate(fresh)}

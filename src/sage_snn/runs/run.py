@@ -36,6 +36,19 @@ def load(path: str | Path, which: Which = "last", data_dir: str | Path | None = 
     return open_run(path, data_dir).network(which)
 
 
+def data_of(recipe: Recipe, *, download: bool = False) -> Data:
+    """The data of a recipe, with the subsets it asks for."""
+    return load_data(
+        recipe.data,
+        recipe.data_dir,
+        train_images=recipe.train_images,
+        test_images=recipe.test_images,
+        download=download,
+        classes_file=recipe.classes_file,
+        per_class=recipe.per_class,
+    )
+
+
 class Run:
     """What a run left in its folder; data, weights and checkpoint are read when they are asked for."""
 
@@ -50,15 +63,7 @@ class Run:
     @cached_property
     def data(self) -> Data:
         """The data of the recipe, with the subsets it asks for."""
-        recipe = self.recipe
-        return load_data(
-            recipe.data,
-            recipe.data_dir,
-            train_images=recipe.train_images,
-            test_images=recipe.test_images,
-            classes_file=recipe.classes_file,
-            per_class=recipe.per_class,
-        )
+        return data_of(self.recipe)
 
     @cached_property
     def checkpoint(self) -> dict[str, Any] | None:
@@ -73,6 +78,21 @@ class Run:
         except RunError as error:
             warnings.warn(f"the policy's state is unknown: {error}", stacklevel=2)
             return None
+
+    def unfinished(self, which: Which = "last") -> str | None:
+        """How far the run is, and of which moment the weights are; None when it is finished."""
+        if self.folder.has_summary:
+            return None
+        done, total = len(self.folder.metrics()), self.recipe.total_epochs
+        told = f"{self.name} is not finished: {done} of {total} epochs are done; the weights are those of"
+        if which == "best":
+            return f"{told} the best of them"
+        if self.folder.weights.is_file() or self.checkpoint is None:
+            return f"{told} the last of them"
+        step, epoch = self.checkpoint["step"], self.checkpoint["epoch"]
+        return f"{told} its newest checkpoint, after " + (
+            f"step {step} of epoch {epoch + 1}" if step else f"epoch {epoch}"
+        )
 
     def network(self, which: Which = "last") -> nn.Module:
         """The network in eval mode without a policy: after its last epoch (or step, if unfinished), or at its best."""

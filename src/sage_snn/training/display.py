@@ -31,9 +31,9 @@ class Display:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def step(self, epoch: int, loss: float, slopes: list[float]) -> None:
-        """One training step is done."""
+        """One training step is done; epochs count from 0 in files, and from 1 for people."""
         shown = " ".join(f"{slope:.2f}" for slope in slopes)
-        self._progress.update(self._task, advance=1, now=f"epoch {epoch}  loss {loss:.3f}  slopes {shown}")
+        self._progress.update(self._task, advance=1, now=f"epoch {epoch + 1}  loss {loss:.3f}  slopes {shown}")
 
     def epoch(self, metrics: dict[str, Any], slopes: list[float], total: int) -> None:
         """One epoch is done."""
@@ -43,3 +43,11 @@ class Display:
             f"test {metrics['test_loss']:.4f}  top-1 {metrics['test_top1']:.2f} %  slopes {shown}  "
             f"{metrics['images_per_second']:.0f} images/s"
         )
+
+    def silence(self, layer: str | None) -> None:
+        """Warn of a network that does not fire from this layer on."""
+        if layer is not None:
+            self.say(
+                f"warning: silent from {layer} on: nothing fires there on the first test batch; "
+                "`sage-snn check` on the run tells where gradients vanish"
+            )

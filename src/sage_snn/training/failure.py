@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..compat import norms, scales_gradients
 from ..control import watching
+from ..runs.evaluation import block_of
 from ..runs.folder import RunError
 
 if TYPE_CHECKING:
@@ -19,31 +21,25 @@ class NonFiniteError(RunError):
 
 def has_finite_gradients(run: "Training") -> bool:
     """True too when a gradient scaler is at work, which expects and handles infinities itself."""
-    if getattr(run.fabric.strategy.precision, "scaler", None) is not None:
+    if scales_gradients(run.fabric):
         return True
     gradients = [p.grad for p in run.network.parameters() if p.grad is not None]
-    return bool(torch.stack(torch._foreach_norm(gradients)).sum().isfinite())  # pyright: ignore[reportPrivateImportUsage]
+    return bool(torch.stack(norms(gradients)).sum().isfinite())
 
 
 def explain(run: "Training", images: Tensor, indices: list[int], loss: float) -> str:
     """Step, images, and the part of the network where it began."""
     broken = [name for name, p in run.network.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     # Gradients run from the output back: the last part in forward order is where they broke.
-    part = _part(broken[-1]) if broken else None
+    part = block_of(broken[-1]) if broken else None
     source = _first_non_finite_output(run.network, images)
     begun = f"; the first non-finite output is that of {source}" if source else ""
     where = f"; gradients broke in {part} ({len(broken)} tensors)" if part else ""
     return (
-        f"the loss is {loss} at step {run.step} of epoch {run.epoch}{where}{begun}\n"
+        f"the loss is {loss} at step {run.step + 1} of epoch {run.epoch + 1}{where}{begun}\n"
         f"images of the batch: {indices}\n"
         "the last checkpoint is kept; try a lower lr, precision 32, or sage_snn.check on this batch"
     )
-
-
-def _part(name: str) -> str:
-    """blocks.3.mlp.first.norm.weight -> blocks.3; stem.stages.0... -> stem."""
-    parts = name.split(".")
-    return ".".join(parts[:2]) if len(parts) > 1 and parts[1].isdigit() else parts[0]
 
 
 def _first_non_finite_output(network: nn.Module, images: Tensor) -> str | None:

@@ -11,21 +11,25 @@ from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor
 
-from ..data import Batch, Loader, erased, load_data, mix, test_transform, train_transform
+from ..data import Batch, Loader, erased, mix, test_transform, train_transform
 from ..data.randomness import digest
 from ..recipes.recipe import Recipe
 from ..runs.applied import facts
 from ..runs.checkpoint import load_checkpoint, save_checkpoint
-from ..runs.evaluation import evaluate, firing_rates
+from ..runs.evaluation import evaluate, firing_rates, silent_from
 from ..runs.folder import RunError, RunFolder, refusing_to_lose, write_atomically
+from ..runs.run import data_of
 from ..runs.weights import load_first_weights
 from .builders import build_optimizer, build_schedule
-from .devices import applied_precision, peak_memory_mb, refusing_to_wait
+from .devices import applied_precision, by_the_first, peak_memory_mb, refusing_to_wait
 from .display import Display
 from .failure import NonFiniteError, explain, has_finite_gradients
+from .generators import seed_generators
 from .observer import Observer
 from .recorder import Curves, Recorder
+from .state import restore, state_of
 from .stopping import StopRequest, stopping_politely
+from .threads import Threads
 
 
 class InterruptedRunError(RunError):
@@ -35,25 +39,18 @@ class InterruptedRunError(RunError):
 class Training:
     """One run: everything that a checkpoint holds, and the loop over epochs and steps."""
 
-    def __init__(self, recipe: Recipe, folder: RunFolder, fabric: Fabric, *, download: bool, quiet: bool) -> None:
-        self.recipe, self.folder, self.fabric = recipe, folder, fabric
-        if recipe.threads:
-            torch.set_num_threads(recipe.threads)
-        torch.manual_seed(recipe.seed)
-        self.data = load_data(
-            recipe.data,
-            recipe.data_dir,
-            train_images=recipe.train_images,
-            test_images=recipe.test_images,
-            download=download,
-            classes_file=recipe.classes_file,
-            per_class=recipe.per_class,
-        )
+    def __init__(
+        self, recipe: Recipe, folder: RunFolder, fabric: Fabric, threads: Threads, *, download: bool, quiet: bool
+    ) -> None:
+        self.recipe, self.folder, self.fabric, self.threads = recipe, folder, fabric, threads
+        torch.set_num_threads(threads.number)
+        seed_generators(recipe.seed)
+        self.data = data_of(recipe, download=download)
         self._build_loaders()
         self.network, self.loss = recipe.model.build(**self.data.shape), recipe.loss.build()
-        state = load_checkpoint(folder.checkpoints, set_aside=fabric.is_global_zero)
-        if state is None:
-            load_first_weights(self.network, recipe)
+        state = by_the_first(fabric, lambda: load_checkpoint(folder.checkpoints, set_aside=True))
+        if state is None:  # the other ranks are sent the weights of the first
+            by_the_first(fabric, lambda: load_first_weights(self.network, recipe))
         self.network.to(fabric.device)
         self.policy = recipe.policy.build(self.network, self.steps_per_epoch, recipe.seed)
         optimizer = build_optimizer(recipe, self.network, self.policy)
@@ -64,14 +61,14 @@ class Training:
         self.epoch = self.step = 0  # the step counts within the epoch
         self.loss_sum, self.seconds, self.best = 0.0, 0.0, 0.0
         self.epoch_seconds = 0.0
-        self._restore(state)
+        self._start_from(state)
         total, done = recipe.total_epochs * self.steps_per_epoch, self.epoch * self.steps_per_epoch + self.step
         quiet = quiet or not fabric.is_global_zero
         self.display = Display(folder.path.name, total, quiet=quiet, done=done)
 
     def run(self) -> dict[str, Any]:
         """Train from where the checkpoint stands to the end."""
-        applied = facts(self, applied_precision(self.recipe))
+        applied = facts(self, applied_precision(self.fabric))
         if self.fabric.is_global_zero:
             self.folder.write_recipe(self.recipe, applied)
         metrics: dict[str, Any] = {}
@@ -81,7 +78,7 @@ class Training:
                 with refusing_to_wait(self.fabric.world_size):
                     self._train_epoch(stop)
                     metrics = self._finish_epoch(curves)
-        return self._finish(metrics or self.folder.metrics()[-1])
+        return self._finish(metrics or by_the_first(self.fabric, lambda: self.folder.metrics()[-1]))
 
     def _train_epoch(self, stop: StopRequest) -> None:
         self.schedule.step(self.epoch)
@@ -102,7 +99,9 @@ class Training:
             self.display.step(self.epoch, loss, self.policy.slopes.tolist())
             if self._all_agree(stop.asked):
                 self._save()
-                raise InterruptedRunError(f"stopped after step {self.step} of epoch {self.epoch}; go on with --resume")
+                raise InterruptedRunError(
+                    f"stopped after step {self.step} of epoch {self.epoch + 1}; go on with --resume"
+                )
 
     def _backward(self, batches: Iterator[Batch]) -> float:
         """Gradients of one optimizer step, from all its micro-batches; the mean loss."""
@@ -149,6 +148,7 @@ class Training:
                 if curves is not None:
                     curves.add(metrics, signals)
         self.display.epoch(metrics, self.policy.slopes.tolist(), self.recipe.total_epochs)
+        self.display.silence(silent_from(metrics.get("firing_rates", {})))
         self.seconds += self.epoch_seconds
         self.epoch, self.step, self.loss_sum, self.epoch_seconds = self.epoch + 1, 0, 0.0, 0.0
         self.recorder.load_state_dict([])
@@ -163,6 +163,7 @@ class Training:
             "parameters": sum(p.numel() for p in self.network.parameters()),
             "seconds": self.seconds,
             "peak_memory_mb": peak_memory_mb(),
+            "silent_from": silent_from(metrics.get("firing_rates", {})),
             "policy": self.recipe.policy.kind,
             "seed": self.recipe.seed,
             "finished": True,
@@ -180,36 +181,18 @@ class Training:
         return summary
 
     def _save(self) -> None:
-        """All that a resumed run needs to go on to the same bits."""
-        if not self.fabric.is_global_zero:
-            return
-        state = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "loss_sum": self.loss_sum,
-            "epoch_seconds": self.epoch_seconds,
-            "seconds": self.seconds,
-            "best": self.best,
-            "model": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "policy": self.policy.state_dict(),
-            "precision": self.fabric.strategy.precision.state_dict(),
-            "recorder": self.recorder.state_dict(),
-            "observer": self.observer.state_dict(),
-        }
-        with refusing_to_lose(self.folder):
-            save_checkpoint(self.folder.checkpoints, self.epoch * self.steps_per_epoch + self.step, state)
+        """Write a checkpoint; a collective call."""
+        state = state_of(self)
+        if self.fabric.is_global_zero:
+            with refusing_to_lose(self.folder):
+                save_checkpoint(self.folder.checkpoints, self.epoch * self.steps_per_epoch + self.step, state)
 
-    def _restore(self, state: dict[str, Any] | None) -> None:
+    def _start_from(self, state: dict[str, Any] | None) -> None:
+        """From the beginning, or where a checkpoint stands."""
+        if self.fabric.global_rank > 0:  # the weights are drawn alike, what comes after them is not
+            seed_generators(self.recipe.seed, self.fabric.global_rank)
         if state is not None:
-            for name in ("epoch", "step", "loss_sum", "epoch_seconds", "seconds", "best"):
-                setattr(self, name, state[name])
-            self.network.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.policy.load_state_dict(state["policy"])
-            self.fabric.strategy.precision.load_state_dict(state["precision"])
-            self.recorder.load_state_dict(state["recorder"])
-            self.observer.load_state_dict(state["observer"])
+            restore(self, state)
         if self.fabric.is_global_zero:
             self.folder.cut_after(self.epoch)
 

@@ -17,7 +17,7 @@ class Observer:
     """Reads entropy and Gini impurity per head in every training step; it changes nothing."""
 
     def __init__(self, folder: Path, network: nn.Module, temperatures: tuple[float, ...], device: torch.device) -> None:
-        self.folder, self.temperatures = folder, temperatures
+        self.folder, self.temperatures, self.device = folder, temperatures, device
         signal, blocks = HeadStatistics(temperatures), find_blocks(network) if temperatures else []
         sources, times = [source for block in blocks for source in block.sources], 2 * len(temperatures)
         self._taps = [Tap(source, signal, device, times=times) for source in sources]
@@ -66,9 +66,9 @@ class Observer:
             tap.remove()
 
     def state_dict(self) -> list[Any]:
-        """The rows of an unfinished epoch."""
-        return list(self._rows)
+        """The rows of an unfinished epoch, in main memory: other ranks have other devices."""
+        return [(step, [sums.cpu() for sums in row]) for step, row in self._rows]
 
     def load_state_dict(self, rows: list[Any]) -> None:
         """Go on with an unfinished epoch."""
-        self._rows = list(rows)
+        self._rows = [(step, [sums.to(self.device) for sums in row]) for step, row in rows]

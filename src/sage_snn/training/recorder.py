@@ -8,16 +8,24 @@ import torch
 from torch import Tensor
 
 from ..policies import Policy
+from ..signals import FiringRate, HeadEntropy, HeadGini
 
 # Column -> what a policy calls it; a policy that reads nothing has slopes only.
 _MEASURES = {"slope": "slopes", "dispersion": "dispersion", "zscore": "zscores"}
+_COLUMNS = {HeadEntropy: "entropy", HeadGini: "gini", FiringRate: "firing_rate"}
+
+
+def readings_column(policy: Policy) -> str:
+    """What the readings of its signal are called; `entropy`, which is empty then, for a policy that reads nothing."""
+    signal = getattr(policy, "signal", None)
+    return "entropy" if signal is None else _COLUMNS.get(type(signal), "readings")
 
 
 class Recorder:
     """Collects a row per step and block during an epoch, and writes them at its end."""
 
     def __init__(self, folder: Path, policy: Policy) -> None:
-        self.folder, self.policy = folder, policy
+        self.folder, self.policy, self.column = folder, policy, readings_column(policy)
         self._rows: list[tuple[int, dict[str, Tensor], list[Tensor]]] = []
 
     def record(self, step: int) -> None:
@@ -27,15 +35,15 @@ class Recorder:
         self._rows.append((step, values, getattr(self.policy, "readings", [])))
 
     def table(self) -> pd.DataFrame:
-        """Columns step, block, slope, dispersion, zscore, entropy (a list per head)."""
+        """Columns step, block, slope, dispersion, zscore, and the readings (a list per head) under their own name."""
         rows: list[dict[str, Any]] = []
         for step, values, heads in self._rows:
             columns = {name: value.tolist() for name, value in values.items()}
             for block in range(len(values["slope"])):
                 row = {"step": step, "block": block, "dispersion": None, "zscore": None}
                 row |= {name: column[block] for name, column in columns.items()}
-                rows.append(row | {"entropy": heads[block].tolist() if heads else None})
-        names = ["step", "block", "dispersion", "zscore", "slope", "entropy"]
+                rows.append(row | {self.column: heads[block].tolist() if heads else None})
+        names = ["step", "block", "dispersion", "zscore", "slope", self.column]
         return pd.DataFrame(rows, columns=names)
 
     def write(self, epoch: int) -> pd.DataFrame:
@@ -66,7 +74,7 @@ class Curves:
         self._writer = SummaryWriter(str(folder), purge_step=first_epoch)
 
     def add(self, metrics: dict[str, Any], signals: pd.DataFrame) -> None:
-        """Loss, accuracy, slopes, dispersion, entropy per head, firing rates."""
+        """Loss, accuracy, slopes, dispersion, readings per head, firing rates; the readings are the last column."""
         epoch = metrics["epoch"]
         points = {f"run/{name}": value for name, value in metrics.items() if name not in ("epoch", "firing_rates")}
         points |= {f"firing/{name}": rate for name, rate in metrics["firing_rates"].items()}
@@ -74,8 +82,9 @@ class Curves:
             points[f"slope/block {block}"] = rows["slope"].iloc[-1]
             if bool(rows["dispersion"].notna().any()):
                 points[f"dispersion/block {block}"] = rows["dispersion"].mean()
-                entropies = torch.tensor(rows["entropy"].tolist(), dtype=torch.float64).mean(0)
-                points |= {f"entropy/block {block} head {h}": float(e) for h, e in enumerate(entropies)}
+                name = str(signals.columns[-1])
+                means = torch.tensor(rows[name].tolist(), dtype=torch.float64).mean(0)
+                points |= {f"{name}/block {block} head {h}": float(mean) for h, mean in enumerate(means)}
         for name, value in points.items():
             self._writer.add_scalar(name, value, epoch)
         self._writer.flush()

@@ -1,17 +1,23 @@
 """From a recipe and a folder to a finished run."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from lightning.fabric import Fabric
 
 from ..kernels.memory import keep_freed_memory
 from ..recipes.recipe import Recipe, load_recipe
+from ..runs.applied import require_same_means
 from ..runs.checkpoint import has_checkpoint
 from ..runs.folder import RunError, RunFolder
+from ..runs.lock import locked
 from ..runs.weights import find_weights
-from .devices import build_fabric
+from .devices import applied_precision, build_fabric, by_the_first
 from .display import Display
 from .loop import Training
+from .threads import Threads, threads_here
 
 
 def train(
@@ -34,21 +40,46 @@ def train(
     if init_from is not None:
         recipe = recipe.updated({"init_from": str(Path(init_from).absolute())})
     folder = RunFolder(out if out is not None else default_folder(recipe))
-    recipe = _pinned(recipe, folder.recipe() if resume else None)
     fabric = build_fabric(recipe)
     display = Display(folder.path.name, 0, quiet=quiet or not fabric.is_global_zero)
-    if resume and (summary := _summary(folder)) and not folder.changes(recipe):
-        display.say(f"{folder.path} is finished already: top-1 {summary['last_top1']:.2f} %; nothing to do")
-        return summary
-    if fabric.is_global_zero:
-        folder.open(recipe, resume=resume)
-    fabric.barrier()
-    return Training(recipe, folder, fabric, download=download, quiet=quiet).run()
+    with ExitStack() as held:
+        start = by_the_first(fabric, lambda: _prepare(recipe, folder, fabric, held, resume=resume))
+        for line in start.told:
+            display.say(line)
+        if start.summary is not None:
+            return start.summary
+        return Training(start.recipe, folder, fabric, start.threads, download=download, quiet=quiet).run()
 
 
 def default_folder(recipe: Recipe) -> Path:
     """Where a run goes when nobody says."""
     return Path("runs") / f"{recipe.name}-{recipe.policy.kind}-t{recipe.model.time_steps}-s{recipe.seed}"
+
+
+class _Start(NamedTuple):
+    """What all ranks begin with; a summary where there is nothing left to do."""
+
+    recipe: Recipe
+    threads: Threads
+    told: list[str]
+    summary: dict[str, Any] | None = None
+
+
+def _prepare(recipe: Recipe, folder: RunFolder, fabric: Fabric, held: ExitStack, *, resume: bool) -> _Start:
+    """Make the folder ready and keep others off it, or say why not; on the first rank only, which writes it."""
+    before = folder.recipe() if resume else None
+    recipe, told = _pinned(recipe, before), list[str]()
+    if resume and (summary := _summary(folder)) and not folder.changes(recipe):
+        told.append(f"{folder.path} is finished already: top-1 {summary['last_top1']:.2f} %; nothing to do")
+        return _Start(recipe, Threads(1), told, summary)
+    if resume and before is None:
+        told.append(f"{folder.path} holds no run yet: this one starts anew")
+    folder.open(recipe, resume=resume)
+    held.enter_context(locked(folder))
+    applied = folder.applied()
+    means = {"precision": applied_precision(fabric), "device": fabric.device.type, "ranks": fabric.world_size}
+    require_same_means(folder.path, applied, means)
+    return _Start(recipe, threads_here(recipe.threads, applied.get("threads")), told)
 
 
 def _pinned(recipe: Recipe, before: Recipe | None) -> Recipe:
