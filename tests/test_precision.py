@@ -58,15 +58,9 @@ def test_a_checkup_asks_for_no_float64(ours, images, device_without_float64):
         assert check(ours(), images, torch.arange(4)).parts
 
 
-def test_the_mode_sees_float64(ours, images):
-    with (
-        switched_off(),
-        NoFloat64(),
-        pytest.raises(TypeError, match="in float64"),
-        SAGE(ours(), warmup_steps=0) as sage,
-    ):
-        ours()(images)
-        sage.step()
+def test_the_mode_sees_float64(ours):
+    with switched_off(), NoFloat64(), pytest.raises(TypeError, match="in float64"):
+        SAGE(ours(), warmup_steps=0)
 
 
 def test_noise_is_the_same_on_every_device(device_without_float64):

@@ -1,7 +1,7 @@
 """Trainings of commit 8116afd, done again: small networks in float64 without kernels end where they ended then.
 
-`kept_results.json` was written with that commit by `results()` below. Numbers come from numpy, whose generator gives the
-same on every machine; float64 leaves rounding no say in which neurons fire.
+`kept_results.json` was written with that commit by `results()` below. Numbers come from numpy, whose generator gives
+the same on every machine; float64 leaves rounding no say in which neurons fire.
 """
 
 import json

@@ -2,9 +2,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pandas as pd
-import pytest
 
-from sage_snn.studies.silence import silence, silent_from
+from sage_snn.studies.silence import silence
 
 BLOCK = ("attention.query", "attention.projection", "mlp.first", "mlp.second")
 NODES = ["stem.stages.0.lif", "stem.stages.1.lif", *(f"blocks.{n}.{node}.lif" for n in (0, 1) for node in BLOCK)]
@@ -13,27 +12,6 @@ NODES = ["stem.stages.0.lif", "stem.stages.1.lif", *(f"blocks.{n}.{node}.lif" fo
 def rates(*silent):
     """Of a small network in which the nodes whose names begin so are silent."""
     return {node: 0.0 if node.startswith(silent) else 0.1 for node in NODES}
-
-
-@pytest.mark.parametrize(
-    ("silent", "node"),
-    [
-        ((), None),
-        (("stem.stages.1", "blocks"), "stem.stages.1.lif"),
-        (("blocks.1",), "blocks.1.attention.query.lif"),
-        (("blocks.0.mlp.second", "blocks.1"), "blocks.0.mlp.second.lif"),
-        (("blocks.0",), None),  # the next block fires
-        (("blocks.1.mlp",), None),  # the connection around it does not
-        (("stem", "blocks"), "stem.stages.0.lif"),
-    ],
-)
-def test_a_network_is_silent_from_the_layer_on_after_which_nothing_fires(silent, node):
-    assert silent_from(rates(*silent)) == node
-
-
-def test_a_plain_network_is_silent_with_its_last_layer():
-    assert silent_from({"features.0.lif": 0.1, "features.3.lif": 0.0}) == "features.3.lif"
-    assert silent_from({}) is None
 
 
 @dataclass

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ..compat import AnyBatchNorm
 from ..control import is_node, watching
-from .evaluation import silent_from
+from .silence import silent_from
 
 MAC_PJ, AC_PJ = 4.6, 0.9
 SOURCE = "45 nm, 32-bit floating point (Horowitz, ISSCC 2014)"

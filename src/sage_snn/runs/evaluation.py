@@ -1,7 +1,5 @@
 """Accuracy of a model on a test set, and how often its neurons fire."""
 
-import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -44,33 +42,14 @@ def evaluate(model: nn.Module, loader: Loader, classes: int, device: torch.devic
 
 @torch.no_grad()
 def firing_rates(network: nn.Module, loader: Loader) -> dict[str, float]:
-    """Share of places that spike, per node, on the first test batch."""
+    """Share of neurons, images and time steps that spike, per node, on the first test batch."""
     rates: dict[str, float] = {}
 
     def look(name: str, output: Tensor) -> None:
-        rates[name] = float(output.ne(0).double().mean())
+        rates[name] = int(torch.count_nonzero(output)) / output.numel()
 
     network.eval()
     device = next(network.parameters()).device
     with watching((module, partial(look, name)) for name, module in network.named_modules() if is_node(module)):
         network(next(iter(loader.epoch(0, 0, 1))).images.to(device))
     return rates
-
-
-def silent_from(rates: Mapping[str, float]) -> str | None:
-    """The first layer, in the order of the rates, from which on nothing fires; None where the last block does.
-
-    A single layer at the end of a block is often silent early in training, and its shortcut is not.
-    """
-    silent: list[str] = []
-    for name, rate in reversed([item for item in rates.items() if not math.isnan(item[1])]):
-        if rate > 0:
-            return silent[-1] if silent and block_of(name) != block_of(silent[0]) else None
-        silent.append(name)
-    return silent[-1] if silent else None
-
-
-def block_of(name: str) -> str:
-    """blocks.3.mlp.first.norm.weight -> blocks.3; stem.stages.0... -> stem."""
-    parts = name.split(".")
-    return ".".join(parts[:2]) if len(parts) > 1 and parts[1].isdigit() else parts[0]

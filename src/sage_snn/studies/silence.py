@@ -1,26 +1,12 @@
-"""Networks that do not fire: from some layer on no neuron spikes."""
+"""Runs whose network does not fire, in words."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ..runs.silence import silent_from
 from .results import RunResult
 
 NAMED = 6  # groups of runs that a sentence names
-
-
-def silent_from(rates: Mapping[str, float]) -> str | None:
-    """The node from which on none fires, in the order of the network; None if the end of the network does.
-
-    A residual connection goes around a silent node, so the whole last block (or numbered layer) must be silent.
-    """
-    names = list(rates)
-    first = len(names)
-    while first and rates[names[first - 1]] == 0:
-        first -= 1
-    if first == len(names) or any(_stage(name) == _stage(names[-1]) for name in names[:first]):
-        return None
-    return names[first]
 
 
 def last_rates(run: RunResult) -> dict[str, float]:
@@ -54,9 +40,3 @@ def silence(runs: Sequence[RunResult], labels: Sequence[str]) -> str:
 def layer_name(node: str) -> str:
     """A node as people read it: `stem.stages.1.lif` is stem.stages.1."""
     return node.removesuffix(".lif")
-
-
-def _stage(name: str) -> str:
-    """Up to its first number: `blocks.1.mlp.first.lif` is part of blocks.1."""
-    counted = re.match(r".*?\.\d+", name)
-    return counted.group() if counted else name

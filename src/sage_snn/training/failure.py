@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ..compat import norms, scales_gradients
 from ..control import watching
-from ..runs.evaluation import block_of
 from ..runs.folder import RunError
+from ..runs.silence import block_of
 
 if TYPE_CHECKING:
     from .loop import Training

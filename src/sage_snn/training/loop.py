@@ -16,9 +16,10 @@ from ..data.randomness import digest
 from ..recipes.recipe import Recipe
 from ..runs.applied import facts
 from ..runs.checkpoint import load_checkpoint, save_checkpoint
-from ..runs.evaluation import evaluate, firing_rates, silent_from
+from ..runs.evaluation import evaluate, firing_rates
 from ..runs.folder import RunError, RunFolder, refusing_to_lose, write_atomically
 from ..runs.run import data_of
+from ..runs.silence import silent_from
 from ..runs.weights import load_first_weights
 from .builders import build_optimizer, build_schedule
 from .devices import applied_precision, by_the_first, peak_memory_mb, refusing_to_wait

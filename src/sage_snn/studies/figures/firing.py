@@ -8,7 +8,8 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 
-from ..silence import last_rates, layer_name, silent_from
+from ...runs.silence import silent_from
+from ..silence import last_rates, layer_name
 from .figure import Figure
 from .lines import FEW, Lines
 from .tidy import MOST, Group, Member, block_name, name_of, typical
