@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..control import Firing, Group, Tap, carries_foreign_state, find_blocks, find_groups
-from ..signals import FiringRate, HeadEntropy, Signal
+from ..signals import SPREADS, FiringRate, HeadEntropy, Signal, Spread
 from .policy import ranks
 
 SourceName = Literal["attention", "firing"]
@@ -29,6 +29,17 @@ DEFAULTS: dict[str, Usual] = {
     "attention": Usual(HeadEntropy(temperature=0.25), "std"),
     "firing": Usual(FiringRate(), "mean"),
 }
+
+
+def chosen_reading(source: str, signal: Signal | None, spread: str | Spread | None) -> tuple[Signal, Spread]:
+    """The signal and the spread that were asked for, or those that go with the source."""
+    if source not in DEFAULTS:
+        raise ValueError(f"source must be one of {', '.join(DEFAULTS)}, not {source!r}")
+    usual = DEFAULTS[source]
+    spread = usual.spread if spread is None else spread
+    if isinstance(spread, str) and spread not in SPREADS:
+        raise ValueError(f"spread must be one of {', '.join(SPREADS)} or a callable (H,) -> (), not {spread!r}")
+    return usual.signal if signal is None else signal, SPREADS[spread] if isinstance(spread, str) else spread
 
 
 def readable_groups(model: nn.Module, groups: Sequence[Group] | None, source: SourceName) -> list[Group]:
@@ -77,16 +88,17 @@ class Reader:
             if tap.source.read is not None:
                 tap.add(*tap.source.read())
         has_read = any(tap.has_read for tap in self.all_taps)
-        joint = ranks() > 1 and not per_rank
-        readers = torch.tensor([float(has_read)], device=self.device)
-        sums = torch.cat([*(tap.sums.to(self.device) for tap in self.all_taps), readers.to(self.all_taps[0].sums)])
-        if joint:
+        sums = torch.cat([tap.sums.to(self.device) for tap in self.all_taps])
+        everybody = has_read
+        if ranks() > 1 and not per_rank:
+            sums = torch.cat([sums, sums.new_tensor([float(has_read)])])
             dist.all_reduce(sums)
+            sums, readers = sums[:-1], sums[-1]
+            everybody = float(readers) == ranks()
         # Every rank raises, or those that did read would wait for the others in their next collective call.
-        if not has_read or (joint and float(sums[-1]) < ranks()):
+        if not everybody:
             raise RuntimeError(_nothing_read(has_read))
-        sizes = [len(tap.sums) for tap in self.all_taps]
-        means = iter([part[:-1] / part[-1] for part in sums[:-1].split(sizes)])
+        means = iter([part[:-1] / part[-1] for part in sums.split([len(tap.sums) for tap in self.all_taps])])
         return [torch.cat([next(means) for _ in taps]) for taps in self.taps]
 
     @property

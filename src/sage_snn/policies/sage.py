@@ -14,7 +14,7 @@ from ..laws import DeadZoneTanh, Law, check_law
 from ..signals import SPREADS, Signal, Spread, check_spread
 from ..statistics import History, Statistics
 from .policy import BASE, Policy, device_of
-from .reader import DEFAULTS, Reader, SourceName, readable_groups
+from .reader import Reader, SourceName, chosen_reading, readable_groups
 from .settings import differences, parse_settings, settings_of, unnamed_functions
 
 RECOMPILES = (
@@ -49,52 +49,45 @@ class SAGE(Policy):
     ) -> None:
         if warmup_steps < 0 or every < 1:
             raise ValueError(f"warmup_steps must be >= 0 and every >= 1, not {warmup_steps} and {every}")
-        if source not in DEFAULTS:
-            raise ValueError(f"source must be one of {', '.join(DEFAULTS)}, not {source!r}")
-        usual = DEFAULTS[source]
-        chosen: Signal = usual.signal if signal is None else signal
-        spread = usual.spread if spread is None else spread
-        if isinstance(spread, str) and spread not in SPREADS:
-            raise ValueError(f"spread must be one of {', '.join(SPREADS)} or a callable (H,) -> (), not {spread!r}")
         if blocks is not None and groups is not None:
             raise ValueError("blocks= and groups= name the same thing; pass one of them")
+        self.signal, self.spread = chosen_reading(source, signal, spread)
         groups = readable_groups(model, blocks if groups is None else groups, source)
-        device = device_of(model)
-        exact = precise(device)
-        check_law(law, torch.zeros(len(groups), dtype=exact, device=device))
-        spread = SPREADS[spread] if isinstance(spread, str) else spread
-        check_spread(spread, {group.width for group in groups})
+        check_spread(self.spread, {group.width for group in groups})
+        check_law(law, torch.zeros(len(groups), dtype=precise(device_of(model)), device=device_of(model)))
         nodes, owner = _nodes_and_owners(model, groups, neurons)
         if len(groups) == 1 and statistics.center:
             warnings.warn(
-                "one attention block only: centring over blocks makes every score zero, so the slope stays at its "
-                "base; pass statistics=Statistics(center=False)",
+                f"one {'attention block' if source == 'attention' else 'group'} only: centring over blocks makes every "
+                "score zero, so the slope stays at its base; pass statistics=Statistics(center=False)",
                 stacklevel=2,
             )
         super().__init__(model, nodes, groups)
         self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
-        self.signal, self.statistics, self.law, self.neurons = chosen, statistics, law, neurons
-        self.spread = spread
-        self._owner = torch.tensor(owner, device=device)
-        # Choice: decision 13, relative to the base
-        self._ratios = torch.tensor(self._nodes.bases, dtype=exact, device=device) / self._law_base
-        self._steps = 0
-        self._history = History.start(len(groups), device)
-        self._slopes = torch.full((len(groups),), self._law_base, dtype=exact, device=device)
-        self._dispersion, self._smoothed, self._zscores = torch.full(
-            (3, len(groups)), torch.nan, dtype=exact, device=device
-        )
-        self._readings = [torch.full((group.width,), torch.nan, dtype=exact, device=device) for group in groups]
-        # Without two values to spread, a deviation says nothing: such a group keeps its base and stays out of the mean.
-        is_deviation = spread in (SPREADS["std"], SPREADS["sample_std"])
-        self._alone = torch.tensor([is_deviation and group.width == 1 for group in groups], device=device)
+        self.statistics, self.law, self.neurons = statistics, law, neurons
         self._reader: Reader | None = None
         self._has_warned_of_compiling = False
+        self._start(owner, device_of(model))
         try:
-            self._attach(device)
+            self._attach(device_of(model))
         except BaseException:
             self.remove()
             raise
+
+    def _start(self, owner: list[int], device: torch.device) -> None:
+        """What is known before the first step."""
+        count, exact = len(self.groups), precise(device)
+        self._steps = 0
+        self._history = History.start(count, device)
+        self._owner = torch.tensor(owner, device=device)
+        # Choice: decision 13, relative to the base
+        self._ratios = torch.tensor(self._nodes.bases, dtype=exact, device=device) / self._law_base
+        self._slopes = torch.full((count,), self._law_base, dtype=exact, device=device)
+        self._dispersion, self._smoothed, self._zscores = torch.full((3, count), torch.nan, dtype=exact, device=device)
+        self._readings = [torch.full((group.width,), torch.nan, dtype=exact, device=device) for group in self.groups]
+        # Without two values to spread, a deviation says nothing: such a group keeps its base and stays out of the mean.
+        is_deviation = self.spread in (SPREADS["std"], SPREADS["sample_std"])
+        self._alone = torch.tensor([is_deviation and group.width == 1 for group in self.groups], device=device)
 
     def _attach(self, device: torch.device) -> None:
         if self.same_step and not all(self._nodes.takes_tensor):
@@ -161,9 +154,9 @@ class SAGE(Policy):
     def _control(self, dispersion: Tensor, unread: list[int]) -> None:
         update = self._steps + 1
         self._dispersion = dispersion
-        observed = torch.where(self._alone, torch.nan, dispersion)
+        observed = dispersion.masked_fill(self._alone, torch.nan)
         self._history, self._smoothed, scores = self.statistics.update(self._history, observed)
-        self._zscores = torch.where(self._alone, 0.0, scores)
+        self._zscores = scores.masked_fill(self._alone, 0.0)
         bad = ~dispersion.isfinite()
         # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
         can_look = dispersion.device.type == "cpu" or update % 100 == 0
@@ -199,7 +192,8 @@ class SAGE(Policy):
 
     def _move(self, device: torch.device) -> None:
         """Follow a model that was moved after the policy was attached."""
-        self._owner, self._ratios, self._slopes = (x.to(device) for x in (self._owner, self._ratios, self._slopes))
+        for name in ("_owner", "_ratios", "_slopes", "_alone"):
+            setattr(self, name, getattr(self, name).to(device))
         self._history = History(*(x.to(device) for x in self._history))
 
     @property
