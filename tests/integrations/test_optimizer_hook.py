@@ -73,3 +73,4 @@ def test_the_optimizer_without_the_hook_outlives_the_policy():
     sage.remove()
     F.cross_entropy(model(images), labels).backward()
     optimizer.step()
+    assert sage.state_dict()["steps"] == 1

@@ -50,4 +50,4 @@ def test_a_run_of_a_cpu_is_gone_on_with_where_the_gpu_is_hidden(tmp_path):
 def test_the_same_means_and_those_that_nobody_wrote_down_are_no_obstacle(tmp_path):
     here = {"precision": "32", "device": "cpu", "ranks": 1}
     for there in ({}, {"device": "cpu"}, here | {"threads": 7}):
-        applied.require_same_means(tmp_path, there, here)
+        assert applied.require_same_means(tmp_path, there, here) is None
