@@ -259,7 +259,7 @@ def run_without_state(node):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("step_mode", ["s", "m"])
-@pytest.mark.parametrize("function", [surrogate.Sigmoid(), surrogate.Rect()], ids=["ours", "foreign"])
+@pytest.mark.parametrize("function", [surrogate.Sigmoid(), surrogate.QPseudoSpike()], ids=["ours", "foreign"])
 def test_half_precision_currents_keep_a_float32_membrane(function, step_mode, dtype):
     x = currents(dtype=torch.float32).to(dtype)
     node, exact = LIFNode(surrogate_function=function), LIFNode(surrogate_function=function)
@@ -276,7 +276,7 @@ class Subclass(surrogate.Sigmoid):
 
 
 @pytest.mark.parametrize(
-    "function", [surrogate.Rect(), Subclass(2.5), surrogate.Sigmoid(2.5, spiking=False)], ids=lambda f: type(f).__name__
+    "function", [surrogate.QPseudoSpike(), Subclass(2.5), surrogate.Sigmoid(2.5, spiking=False)], ids=lambda f: type(f).__name__
 )
 @pytest.mark.parametrize("step_mode", ["s", "m"])
 def test_foreign_surrogate_falls_back_to_spikingjelly(function, step_mode):

@@ -1,7 +1,7 @@
 """Spikes whose surrogate slope is a tensor, and the two ways such a slope is kept: written, or learnt.
 
-The shapes are those of SpikingJelly's fast path, by its names: Sigmoid, ATan, PiecewiseQuadratic, PiecewiseExp,
-SoftSign, SuperSpike, Erf.
+The shapes are those of SpikingJelly's fast path and its rectangle, by its names: Sigmoid, ATan, PiecewiseQuadratic,
+PiecewiseExp, SoftSign, SuperSpike, Erf, Rect.
 """
 
 import math

@@ -23,10 +23,13 @@ def test_gradients_pass_the_rounding_and_reach_the_threshold():
 @pytest.mark.parametrize("steps", [4, 8])
 def test_a_layer_is_exact_when_time_steps_and_levels_agree(steps):
     torch.manual_seed(0)
-    ann = nn.Sequential(nn.Linear(6, 50), QCFS(levels=steps, threshold=1.5))
-    x = torch.randn(200, 6)
+    ann = nn.Sequential(nn.Linear(6, 50), QCFS(levels=steps, threshold=1.5)).double()
+    x = torch.randn(10_000, 6, dtype=torch.float64)
     with torch.no_grad():
-        assert torch.allclose(to_snn(ann, steps)(x), ann(x), atol=1e-5)
+        spikes, levels = to_snn(ann, steps)(x) * steps / 1.5, ann(x) * steps / 1.5
+    assert torch.equal(spikes.round(), levels.round())
+    assert (spikes - spikes.round()).abs().max() < 1e-9
+    assert len(levels.round().unique()) == steps + 1
 
 
 @pytest.mark.parametrize("build", [resnet20, vgg16])

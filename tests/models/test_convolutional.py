@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from spikingjelly.activation_based import layer, neuron
+from spikingjelly.activation_based import layer, neuron, surrogate
 from torch import nn
 
-from sage_snn import SAGE, find_layers
+from sage_snn import SAGE, Fixed, LIFNode, find_layers
 from sage_snn.kernels import switched_off
 from sage_snn.layers import NormLIF, StatelessLIF, ThresholdNorm
 from sage_snn.models import resnet19, resnet20, resnet20_wide, vgg11, vgg16
@@ -148,3 +148,29 @@ def test_spikingjellys_nodes_give_the_same_spikes_in_float64():
 def test_impossible_sizes_say_so(build, told):
     with pytest.raises(ValueError, match=told):
         build()
+
+
+NEURONS = {  # of the systems that trained these networks, in SpikingJelly's words
+    "STBP-tdBN": {"tau": 4 / 3, "decay_input": False, "v_threshold": 0.5, "surrogate_function": surrogate.Rect(1.0)},
+    "TET": {"tau": 2.0, "decay_input": False, "surrogate_function": surrogate.PiecewiseQuadratic(1.0)},
+}
+
+
+@pytest.mark.parametrize("system", NEURONS)
+@pytest.mark.parametrize("detach_reset", [False, True])
+def test_the_neurons_of_the_systems_are_spikingjellys_with_a_tensor_slope_too(system, detach_reset):
+    options = NEURONS[system] | {"detach_reset": detach_reset, "step_mode": "m"}
+    x = torch.randn(5, 400, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.linspace(-1, 1, x.numel(), dtype=torch.float64).view_as(x)
+    theirs, ours, controlled = neuron.LIFNode(**options), LIFNode(**options), LIFNode(**options)
+    Fixed(nn.Sequential(controlled), slope=4.0)  # writes the node's own slope, as a tensor
+    answers = []
+    for node in (theirs, ours, controlled):
+        currents = x.clone().requires_grad_()
+        spikes = node(currents)
+        (spikes * weights).sum().backward()
+        answers.append((spikes.detach(), currents.grad))
+    for spikes, gradient in answers[1:]:
+        assert torch.equal(spikes, answers[0][0])
+        assert torch.allclose(gradient, answers[0][1], atol=1e-9)
+    assert answers[0][1].abs().sum() > 0

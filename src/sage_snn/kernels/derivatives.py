@@ -46,6 +46,11 @@ def erf(x: Tensor, slope: Tensor) -> Tensor:
     return slope / math.sqrt(math.pi) * torch.exp(-(slope * x).square())
 
 
+def rect(x: Tensor, slope: Tensor) -> Tensor:
+    """A rectangle of height slope and half-width 1 / (2 * slope)."""
+    return slope * (x.abs() < 0.5 / slope).to(x.dtype)
+
+
 DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Sigmoid": sigmoid,
     "ATan": arctan,
@@ -54,6 +59,7 @@ DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SoftSign": soft_sign,
     "SuperSpike": super_spike,
     "Erf": erf,
+    "Rect": rect,
 }
 
 
