@@ -7,7 +7,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from sage_snn import SAGE, LIFNode
+from sage_snn.control import copied
 from sage_snn.deploy import accelerate
+from sage_snn.replay import MOST
 
 
 def gradients(mode, passes, wrap, node=None):
@@ -79,3 +81,18 @@ def test_foreign_nodes_that_carry_state_into_a_replay_are_warned_of(jelly, image
             UserWarning, match=r"carry their membranes into the replay.*spiking_neuron=sage_snn\.LIFNode"
         ):
             sage.step()
+
+
+def test_copies_know_of_no_passes_and_many_looks_fill_no_memory():
+    node = LIFNode(step_mode="m")
+    x = torch.randn(2, 3, requires_grad=True)
+    for _ in range(2):
+        kept_apart(node, x)  # the second begins with a membrane that hangs on the first one's graph
+    twin = copied(nn.Sequential(node))[0][0]
+    assert twin.starts is not node.starts
+    with torch.no_grad():
+        for _ in range(MOST + 50):
+            node(x)
+    assert len(node.starts._passes) == MOST
+    functional.reset_net(node)
+    assert len(node.starts._passes) == 0

@@ -1,10 +1,14 @@
 """Membranes for passes that activation checkpointing runs again inside backward."""
 
+from collections import deque
 from typing import Any
 
 import torch
 
 from .compat import checkpointed_region, is_in_backward
+
+
+MOST = 256  # passes that are remembered: looks without gradients that nobody resets after must not fill the memory
 
 
 class Starts:
@@ -19,9 +23,13 @@ class Starts:
 
     def clear(self) -> None:
         """Forget all passes: the node was reset."""
-        self._passes: list[tuple[object | None, Any]] = []
+        self._passes: deque[tuple[object | None, Any]] = deque(maxlen=MOST)
         self._replay: object | None = None
         self._ahead: list[Any] = []  # the state that training goes on from when the replays are over
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copied or unpickled node has no passes to replay."""
+        return Starts, ()
 
     def begin(self, v: Any, *, training: bool, every_step: bool) -> Any:
         """The membrane that a call begins with, given the one that the last call left."""
