@@ -7,7 +7,6 @@ import torch
 
 from .compat import checkpointed_region, is_in_backward
 
-
 MOST = 256  # passes that are remembered: looks without gradients that nobody resets after must not fill the memory
 
 
