@@ -275,9 +275,10 @@ class Subclass(surrogate.Sigmoid):
     pass
 
 
-@pytest.mark.parametrize(
-    "function", [surrogate.QPseudoSpike(), Subclass(2.5), surrogate.Sigmoid(2.5, spiking=False)], ids=lambda f: type(f).__name__
-)
+FOREIGN = [surrogate.QPseudoSpike(), Subclass(2.5), surrogate.Sigmoid(2.5, spiking=False)]
+
+
+@pytest.mark.parametrize("function", FOREIGN, ids=lambda f: type(f).__name__)
 @pytest.mark.parametrize("step_mode", ["s", "m"])
 def test_foreign_surrogate_falls_back_to_spikingjelly(function, step_mode):
     ours, theirs = LIFNode(surrogate_function=function), neuron.LIFNode(surrogate_function=function)

@@ -17,7 +17,7 @@ class ConvAttention(nn.Module):
 
     def __init__(self, sequence: bool = False, dvs: bool = False, transposed: bool = False) -> None:
         super().__init__()
-        self.num_heads, self.dvs, self.transposed = HEADS, dvs, transposed
+        self.num_heads, self.dvs, self.transposed, self.order = HEADS, dvs, transposed, "qk"
         self.pool = nn.MaxPool3d((1, 3, 3), stride=1, padding=(0, 1, 1))
         for part in "qkv":
             conv = nn.Conv2d(WIDTH, WIDTH, 1)
@@ -29,7 +29,8 @@ class ConvAttention(nn.Module):
         return getattr(self, f"{part}_lif")(y.transpose(2, 4).contiguous() if self.transposed else y)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.seen = [self.spikes(part, x) for part in "qk"]
+        spikes = {part: self.spikes(part, x) for part in self.order}
+        self.seen = [spikes["q"], spikes["k"]]
         if self.dvs:
             self.seen[1] = self.pool(self.seen[1])
         mixed = self.seen[0] * self.seen[1] + self.spikes("v", x)
@@ -96,6 +97,23 @@ def test_a_pass_that_broke_off_leaves_nothing_behind():
             model(events() * -3)
         handle.remove()
         functional.reset_net(model)
+        model(events()).sum().backward()
+        sage.step()
+        q, k = (heads_of(spikes.detach()) for spikes in first.seen)
+        assert sage.head_entropy[0].tolist() == pytest.approx(head_entropy(q, k).tolist(), abs=1e-9)
+
+
+def test_a_broken_pass_is_not_paired_with_one_that_asks_for_the_key_first():
+    torch.manual_seed(0)
+    model = Network()
+    first = model.blocks[0]["attn"]
+    with SAGE(model, warmup_steps=0) as sage:
+        handle = first.k_conv.register_forward_hook(lambda *_: (_ for _ in ()).throw(RuntimeError("broke off")))
+        with pytest.raises(RuntimeError, match="broke off"):
+            model(events() * -3)
+        handle.remove()
+        functional.reset_net(model)
+        first.order = "kq"
         model(events()).sum().backward()
         sage.step()
         q, k = (heads_of(spikes.detach()) for spikes in first.seen)

@@ -140,6 +140,18 @@ def test_a_block_with_one_head_keeps_its_base_and_stays_out_of_the_mean(ours, im
         assert sage.dispersion[0] == 0.0
 
 
+def test_a_block_with_one_head_keeps_its_base_whatever_the_law_makes_of_zero(ours, images):
+    model = ours()
+    described = [
+        Block(nodes_of(block), block.attention.query.lif, block.attention.key.lif, heads, layout="TBCN", name=str(i))
+        for i, (block, heads) in enumerate(zip(model.blocks, (1, 4), strict=True))
+    ]
+    with SAGE(model, warmup_steps=0, blocks=described, law=lambda z: 4.5 + 0 * z) as sage:
+        model(images)
+        sage.step()
+        assert sage.slopes.tolist() == [4.0, 4.5]
+
+
 def test_silent_blocks_are_named_and_their_zero_is_a_reading(ours, images):
     model = ours()
     norm = model.blocks[1].attention.query.norm

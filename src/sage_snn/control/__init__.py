@@ -5,7 +5,7 @@ The only room that knows the insides of models.
 
 from .attention import Attention, LivingHeads
 from .copies import carries_foreign_state, copied, is_compiled, unwrapped
-from .finder import find_blocks, find_groups, find_layers
+from .finder import around, find_blocks, find_groups, find_layers
 from .group import Block, Group, group_nodes, owners
 from .outputs import watching
 from .paths import code_paths
@@ -22,6 +22,7 @@ __all__ = [
     "NodeSlopes",
     "Source",
     "Tap",
+    "around",
     "carries_foreign_state",
     "code_paths",
     "copied",

@@ -1,5 +1,6 @@
 """Finds the groups of networks, attention blocks or layers, by their structure, never by their class."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor, nn
@@ -45,6 +46,13 @@ def find_groups(model: nn.Module) -> list[Group]:
     """The attention blocks where there are any, else the layers: for policies that read nothing."""
     has_attention = any(not is_wrapper(m) and _attention_fields(m) is not None for m in model.modules())
     return list(find_blocks(model)) if has_attention else find_layers(model)
+
+
+def around(model: nn.Module, parts: Iterable[nn.Module]) -> nn.Module | None:
+    """The smallest module of a model that holds all these parts; None if they are not all in the model."""
+    wanted = {id(part) for part in parts}
+    holders = [module for module in model.modules() if wanted <= {id(inner) for inner in module.modules()}]
+    return holders[-1] if holders else None  # modules come before what they hold
 
 
 def _attention_fields(module: nn.Module) -> dict[str, Any] | None:

@@ -74,9 +74,7 @@ class Collector:
         self._held: dict[str, Tensor] = {}
 
     def receive(self, role: str, output: Tensor) -> None:
-        """Take one module's output; one that comes twice belongs to a new pass, the last did not get to its end."""
-        if role in self._held:
-            self._held = {}
+        """Take one module's output."""
         self._held[role] = output
         if len(self._held) == self._roles:
             outputs, self._held = self._held, {}

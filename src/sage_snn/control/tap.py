@@ -19,7 +19,8 @@ class Tap:
     What is read: passes in training mode with gradients. A replay of activation checkpointing counts once: it is read
     only when the first pass ran under no_grad (the reentrant kind). A signal gives `times` values for each of the
     source's; one that reads only a part of what it is given says in `rows_read(...)` how much. `give_up` is called
-    before an error leaves the forward pass, so that the model is not left with a broken reader.
+    before an error leaves the forward pass, so that the model is not left with a broken reader. `holder` is a module
+    around those that are read together: when it is entered, what a pass that broke off has left is forgotten.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Tap:
         device: torch.device,
         times: int = 1,
         give_up: Callable[[], None] = lambda: None,
+        holder: nn.Module | None = None,
     ) -> None:
         self.source, self.signal, self.times, self.give_up = source, signal, times, give_up
         # Preallocated and written in place, so that a compiled forward pass stays one graph: the sums, and rows.
@@ -42,6 +44,8 @@ class Tap:
         if source.read is None:
             modules = source.modules()
             self._handles = [module.register_forward_hook(_Hook(self, role)) for role, module in modules.items()]
+            if holder is not None and len(modules) > 1:
+                self._handles.append(holder.register_forward_pre_hook(_EntryHook(self._collector)))
             foreign = [module for module in modules.values() if carries_foreign_state(module)]
             self._handles += [module.register_forward_pre_hook(_StateHook()) for module in foreign]
 
@@ -102,6 +106,20 @@ class Tap:
         return False
 
 
+class _EntryHook:
+    """A pass begins: outputs of one that never got to its end belong to nobody. A copied model keeps a mere shell."""
+
+    def __init__(self, collector: Collector | None) -> None:
+        self.collector = collector
+
+    def __call__(self, module: nn.Module, args: Any) -> None:
+        if self.collector is not None:
+            self.collector.clear()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _EntryHook, (None,)
+
+
 class _StateHook:
     """Says once that a node begins a pass with the membrane, and the graph, of the last: `reset_net` was forgotten."""
 
@@ -109,7 +127,7 @@ class _StateHook:
         self._has_warned = False
 
     def __call__(self, module: nn.Module, args: Any) -> None:
-        if self._has_warned or torch.compiler.is_compiling() or is_in_backward():
+        if self._has_warned or torch.compiler.is_compiling() or is_in_backward() or not torch.is_grad_enabled():
             return
         carried = [value for value in memories(module).values() if isinstance(value, Tensor)]
         if module.training and getattr(module, "step_mode", "m") == "m" and any(v.grad_fn is not None for v in carried):

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..control import Firing, Group, Tap, carries_foreign_state, find_blocks, find_groups
+from ..control import Firing, Group, Tap, around, carries_foreign_state, find_blocks, find_groups
 from ..signals import SPREADS, FiringRate, HeadEntropy, Signal, Spread
 from .policy import ranks
 
@@ -60,12 +60,19 @@ class Reader:
     """The taps on all groups: what was read since the last step, averaged over passes and ranks."""
 
     def __init__(
-        self, groups: Sequence[Group], signal: Signal, device: torch.device, give_up: Callable[[], None]
+        self,
+        model: nn.Module,
+        groups: Sequence[Group],
+        signal: Signal,
+        device: torch.device,
+        give_up: Callable[[], None],
     ) -> None:
         self.groups = groups
         self.taps: list[list[Tap]] = []
         for group in groups:
-            self.taps.append([Tap(source, signal, device, give_up=give_up) for source in group.sources])
+            holders = [None if s.read is not None else around(model, s.modules().values()) for s in group.sources]
+            pairs = zip(group.sources, holders, strict=True)
+            self.taps.append([Tap(s, signal, device, give_up=give_up, holder=holder) for s, holder in pairs])
 
     @property
     def all_taps(self) -> list[Tap]:

@@ -93,8 +93,10 @@ class SAGE(Policy):
         if self.same_step and not all(self._nodes.takes_tensor):
             raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
         self._nodes.hold(live=self.same_step, device=device)
-        self._reader = Reader(self.groups, self.signal, device, self.remove)
-        if is_compiled(self._model()):
+        model = self._model()
+        assert model is not None
+        self._reader = Reader(model, self.groups, self.signal, device, self.remove)
+        if is_compiled(model):
             self._warn_of_compiling()
 
     @property
