@@ -70,3 +70,14 @@ def test_a_run_writes_its_choice_down_says_it_and_keeps_it(tmp_path, tiny, monke
     assert "1 thread: as the run began" in capfd.readouterr().err
     assert set_to == [1, 1]
     assert RunFolder(tmp_path / "run").applied()["threads"] == 1
+
+
+def test_what_wakes_up_for_a_moment_does_not_count(monkeypatch):
+    looks = iter([0, 2, 0, 1, 0])
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 2)
+    monkeypatch.setattr(threads, "_running_now", lambda: next(looks))
+    busy_cores.cache_clear()
+    assert busy_cores() == 0
+    busy_cores.cache_clear()

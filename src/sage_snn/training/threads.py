@@ -4,6 +4,7 @@ import os
 import time
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 import torch
@@ -64,9 +65,9 @@ def busy_cores() -> float:
     if not hasattr(os, "getloadavg"):
         return 0.0
     load = os.getloadavg()[0]
-    # A run that has just ended is in the mean of the last minute still.
+    # A run that has just ended is in the mean of the last minute still, and what wakes up for a moment is in one look.
     running = [now for _ in range(_LOOKS) if (now := _running_now()) is not None]
-    return min(load, max(running, default=load)) * usable_cores() / (os.cpu_count() or 1)
+    return min(load, median(running) if running else load) * usable_cores() / (os.cpu_count() or 1)
 
 
 def _running_now() -> int | None:
