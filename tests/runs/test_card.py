@@ -58,7 +58,8 @@ def test_the_files_carry_normalisation_classes_and_time_steps(without_data):
 
 @pytest.mark.slow
 def test_an_onnx_file_carries_them_too_and_still_runs(without_data):
-    onnxruntime = pytest.importorskip("onnxruntime")
+    import onnxruntime
+
     with_facts(without_data)
     run = open_run(without_data)
     path = export(run.network(), without_data / "e.onnx", "onnx", example_of(run), card_of(run))

@@ -15,7 +15,7 @@ from ..signals import SPREADS, Signal, Spread, check_spread
 from ..statistics import History, Statistics
 from .policy import BASE, Policy, device_of
 from .reader import Reader, SourceName, chosen_reading, readable_groups
-from .settings import differences, parse_settings, settings_of, unnamed_functions
+from .settings import differences, functions_among, parse_settings, settings_of
 
 RECOMPILES = (
     "SpikingJelly's nodes keep their slope as a number: each new slope compiles the model anew, and after a few it "
@@ -249,7 +249,7 @@ class SAGE(Policy):
                 + "\n  ".join(lines)
                 + "\nattach SAGE with the same signal, statistics and law before loading"
             )
-        if functions := unnamed_functions(self._settings):
+        if functions := functions_among(self._settings):
             warnings.warn(
                 f"{' and '.join(functions)} of this SAGE are functions, known by their names only: make sure that they "
                 "are those that the state was saved with, or make them dataclasses",

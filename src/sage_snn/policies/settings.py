@@ -39,9 +39,9 @@ def differences(saved: Mapping[str, Any], things: Mapping[str, Any]) -> list[str
     return lines
 
 
-def unnamed_functions(things: Mapping[str, Any]) -> list[str]:
+def functions_among(things: Mapping[str, Any]) -> list[str]:
     """Names of the settings that are functions: two of the same name look alike."""
-    return [name for name, thing in things.items() if isinstance(settings_of(thing), dict) and _is_function(thing)]
+    return [name for name, thing in things.items() if hasattr(thing, "__qualname__")]
 
 
 def parse_settings(text: str) -> Settings:
@@ -82,7 +82,3 @@ def _told(one: Any, other: Any) -> str:
     if isinstance(one, Mapping):
         return str(one.get("kind") or one.get("function"))
     return repr(one)
-
-
-def _is_function(thing: Any) -> bool:
-    return hasattr(thing, "__qualname__")
