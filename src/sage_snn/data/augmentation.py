@@ -26,6 +26,8 @@ class Augmentation(BaseModel):
     shift: int = Field(0, ge=0)  # pixels, each way; the border is filled by reflection
     rand_augment: str | None = None  # timm's notation, such as rand-m9-n1-mstd0.4-inc1
     operations: tuple[str, ...] | None = None  # what rand_augment draws from; None: timm's list
+    auto_augment: bool = False  # torchvision's, with the policy that was searched on CIFAR-10
+    cutout: int = Field(0, ge=0)  # pixels; the side of a square of the mean colour around a random pixel
     crop_scale: tuple[float, float] | None = None  # area of a random resized crop; None: no crop
     erasing: Probability = 0.0
     interpolation: Literal["nearest", "bilinear", "bicubic", "random"] = "bicubic"
@@ -64,6 +66,8 @@ class Augmentation(BaseModel):
 
     @model_validator(mode="after")
     def _without_contradiction(self) -> "Augmentation":
+        if self.auto_augment and self.rand_augment is not None:
+            raise ValueError("auto_augment and rand_augment both choose the operations; keep one")
         if self.operations is not None and self.rand_augment is None:
             raise ValueError("operations are those of rand_augment; set it, too, such as rand-m9-n1-mstd0.4-inc1")
         if self.operations is not None and "-t" in (self.rand_augment or ""):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from .augmentation import Augmentation
+from .cutout import Cutout
 from .dataset import Data
 from .erasing import eraser
 from .errors import DataError
@@ -14,7 +15,7 @@ _COLOUR = {"Color", "ColorIncreasing", "Desaturate"}  # these leave a grey image
 def train_transform(augmentation: Augmentation, data: Data) -> Transform:
     """Picture -> normalised tensor (C, size, size), in the order of timm's create_transform; mix and erase later."""
     from timm.data.transforms import RandomResizedCropAndInterpolation
-    from torchvision.transforms import RandomCrop, RandomHorizontalFlip
+    from torchvision.transforms import AutoAugment, AutoAugmentPolicy, RandomCrop, RandomHorizontalFlip
 
     fit: Any = _fit(data.size, data.size, augmentation.interpolation)
     if augmentation.crop_scale:
@@ -30,6 +31,10 @@ def train_transform(augmentation: Augmentation, data: Data) -> Transform:
         steps.append(RandomHorizontalFlip(augmentation.flip))
     if augmentation.rand_augment:
         steps.append(_rand_augment(augmentation, data))
+    if augmentation.auto_augment:
+        steps.append(AutoAugment(AutoAugmentPolicy.CIFAR10, fill=list(_colour(data))))
+    if augmentation.cutout:
+        steps.append(Cutout(augmentation.cutout, _colour(data)))
     return Transform(fit, tuple(steps), data.mean, data.std)
 
 
@@ -72,11 +77,16 @@ def _fit(size: int, scaled: int, interpolation: str) -> Fit:
     return Fit(size, Compose([Resize(scaled, mode), CenterCrop(size)]), exact=scaled == size)
 
 
+def _colour(data: Data) -> tuple[int, ...]:
+    """The mean, as pixels have it."""
+    return tuple(min(255, round(255 * x)) for x in data.mean)
+
+
 def _rand_augment(augmentation: Augmentation, data: Data) -> Any:
     from timm.data.auto_augment import rand_augment_transform
     from timm.data.transforms import str_to_pil_interp
 
-    colour = tuple(min(255, round(255 * x)) for x in data.mean)
+    colour = _colour(data)
     hparams: dict[str, Any] = {"translate_const": int(data.size * 0.45), "img_mean": colour}
     if data.channels == 1:
         hparams["img_mean"] = colour[0]  # Pillow fills a grey image with a number

@@ -1,4 +1,7 @@
-"""Spiking transformers, registered with timm under names such as `spikformer_4_384` (depth, width)."""
+"""Spiking networks, registered with timm: `spikformer_4_384` (depth, width), `spiking_resnet19` and so on.
+
+timm has a `vgg11` of its own, so the convolutional ones are called spiking there.
+"""
 
 from typing import Any
 
@@ -43,8 +46,8 @@ def spikformer(
     return Spikformer(*sizes, form=form, **options)  # type: ignore[arg-type]
 
 
-def _for_timm(sizes: dict[str, Any], pretrained: bool, options: dict[str, Any]) -> Spikformer:
-    """timm's own argument names and its default of no weights."""
+def _named_as_ours(pretrained: bool, options: dict[str, Any]) -> dict[str, Any]:
+    """timm's own argument names, and its default of no weights."""
     if pretrained:
         raise ValueError("no pretrained weights are published; load the authors' with load_official_state_dict")
     names = {"in_chans": "in_channels", "img_size": "image_size"}
@@ -52,7 +55,11 @@ def _for_timm(sizes: dict[str, Any], pretrained: bool, options: dict[str, Any]) 
     options.pop("cache_dir", None)
     if options.pop("features_only", False):
         raise ValueError("features_only is not supported; call model.forward_features(images)")
-    return spikformer(**(sizes | options))
+    return options
+
+
+def _for_timm(sizes: dict[str, Any], pretrained: bool, options: dict[str, Any]) -> Spikformer:
+    return spikformer(**(sizes | _named_as_ours(pretrained, options)))
 
 
 @register_model
@@ -92,3 +99,33 @@ def spikformer_8_512(pretrained: bool = False, **options: Any) -> Spikformer:
 def spikformer_8_768(pretrained: bool = False, **options: Any) -> Spikformer:
     """8 blocks, width 768, for 224-pixel images."""
     return _for_timm({"depth": 8, "dim": 768, "heads": 12} | _IMAGENET, pretrained, options)
+
+
+@register_model
+def spiking_resnet19(pretrained: bool = False, **options: Any) -> ResNet:
+    """ResNet-19 of STBP-tdBN and TET, for 32-pixel images."""
+    return resnet19(**_named_as_ours(pretrained, options))
+
+
+@register_model
+def spiking_resnet20(pretrained: bool = False, **options: Any) -> ResNet:
+    """The CIFAR form with 16, 32 and 64 channels."""
+    return resnet20(**_named_as_ours(pretrained, options))
+
+
+@register_model
+def spiking_resnet20_wide(pretrained: bool = False, **options: Any) -> ResNet:
+    """What Diet-SNN calls ResNet-20."""
+    return resnet20_wide(**_named_as_ours(pretrained, options))
+
+
+@register_model
+def spiking_vgg11(pretrained: bool = False, **options: Any) -> VGG:
+    """VGG-11 of Hybrid Training."""
+    return vgg11(**_named_as_ours(pretrained, options))
+
+
+@register_model
+def spiking_vgg16(pretrained: bool = False, **options: Any) -> VGG:
+    """Thirteen convolutions, for 32-pixel images."""
+    return vgg16(**_named_as_ours(pretrained, options))

@@ -33,3 +33,10 @@ def scaled(channels: Sequence[int], width: float) -> list[int]:
     if not width > 0:
         raise ValueError(f"width must be positive, not {width}")
     return [max(1, round(count * width)) for count in channels]
+
+
+def keep_size(network: nn.Module) -> None:
+    """First weights that neither shrink nor grow what passes (He et al., 2015), where no normalisation does it."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")

@@ -12,13 +12,23 @@ from torch import Tensor, nn
 class SpikingNetwork(nn.Module):
     """Images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, classes), averaged over time.
 
-    A network gives `forward_features(x)`, (T, B, C), and has a linear `head`.
+    A network gives `forward_features(x)`, (T, B, C), and has a linear `head`. `encoding` makes spikes (T, B, C, H, W)
+    of images; without it every time step sees the image itself.
     """
 
     head: nn.Module
 
-    def __init__(self, *, time_steps: int, num_classes: int, image_size: int, in_channels: int) -> None:
+    def __init__(
+        self,
+        *,
+        time_steps: int,
+        num_classes: int,
+        image_size: int,
+        in_channels: int,
+        encoding: nn.Module | None = None,
+    ) -> None:
         super().__init__()
+        self.encoding = encoding
         self.time_steps, self.num_classes = time_steps, num_classes
         self.image_size, self.in_channels = image_size, in_channels
 
@@ -46,4 +56,5 @@ class SpikingNetwork(nn.Module):
             if isinstance(module, neuron.BaseNode) and getattr(module, "carry_state", True):
                 functional.reset_net(module)
         # Events are counted in whole numbers.
-        return x if x.is_floating_point() else x.to(next(self.parameters()).dtype)
+        x = x if x.is_floating_point() else x.to(next(self.parameters()).dtype)
+        return x if self.encoding is None else self.encoding(x)

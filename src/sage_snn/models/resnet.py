@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
 from ..layers import NormLIF, NormMap
-from .convolution import LIF, Activation, Norm, batch_norm, conv, no_norm, scaled
+from .convolution import LIF, Activation, Norm, batch_norm, conv, keep_size, no_norm, scaled
 from .network import SpikingNetwork
 
 
@@ -56,9 +56,10 @@ class ResNet(SpikingNetwork):
         flat: bool = False,
         activation: Activation = LIF,
         norm: Norm = batch_norm,
+        encoding: nn.Module | None = None,
     ) -> None:
-        sizes = {"time_steps": time_steps, "num_classes": num_classes, "image_size": image_size}
-        super().__init__(**sizes, in_channels=in_channels)
+        sizes: dict[str, Any] = {"time_steps": time_steps, "num_classes": num_classes, "image_size": image_size}
+        super().__init__(**sizes, in_channels=in_channels, encoding=encoding)
         stem, widths = scaled(stem, width), scaled(widths, width)
         first = pairwise([in_channels, *stem])
         self.stem = nn.ModuleList(NormLIF(conv(a, b), norm(b), activation()) for a, b in first)
@@ -79,6 +80,8 @@ class ResNet(SpikingNetwork):
             self.hidden, self.lif, channels = nn.Linear(channels, features), activation(), features
         self.num_features = channels
         self.head = nn.Linear(channels, num_classes)
+        if norm is no_norm:
+            keep_size(self)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Of the last stage, or the spikes of the hidden layer, (T, B, C)."""

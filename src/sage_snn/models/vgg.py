@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
 from ..layers import NormLIF
-from .convolution import LIF, Activation, Norm, batch_norm, conv, no_norm, scaled
+from .convolution import LIF, Activation, Norm, batch_norm, conv, keep_size, no_norm, scaled
 from .network import SpikingNetwork
 
 Layer = int | Literal["pool"]
@@ -37,9 +37,10 @@ class VGG(SpikingNetwork):
         dropout: float = 0.0,
         activation: Activation = LIF,
         norm: Norm = batch_norm,
+        encoding: nn.Module | None = None,
     ) -> None:
-        sizes = {"time_steps": time_steps, "num_classes": num_classes, "image_size": image_size}
-        super().__init__(**sizes, in_channels=in_channels)
+        sizes: dict[str, Any] = {"time_steps": time_steps, "num_classes": num_classes, "image_size": image_size}
+        super().__init__(**sizes, in_channels=in_channels, encoding=encoding)
         self.layers, channels, side = nn.ModuleList(), in_channels, image_size
         for layer in layers:
             if layer == "pool":
@@ -56,6 +57,8 @@ class VGG(SpikingNetwork):
         self.second, self.second_lif = nn.Linear(features, features), activation()
         self.dropout, self.num_features = dropout, features
         self.head = nn.Linear(features, num_classes)
+        if norm is no_norm:
+            keep_size(self)
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Spikes of the second hidden layer, (T, B, C)."""

@@ -50,10 +50,14 @@ class Family:
         return self.defaults | part._aside | part.model_dump()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        write = core_schema.plain_serializer_function_ser_schema(self.fields)
+        write = core_schema.plain_serializer_function_ser_schema(self._written)
         return core_schema.no_info_wrap_validator_function(
             self._part, handler.generate_schema(self.told), serialization=write
         )
+
+    def _written(self, part: Kind) -> dict[str, Any]:
+        """What a file holds: the part's own values, and what was given for other kinds."""
+        return part._aside | part.model_dump()
 
     def _part(self, given: Any, check: core_schema.ValidatorFunctionWrapHandler) -> Kind:
         if isinstance(given, tuple(self.kinds.values())):

@@ -21,6 +21,18 @@ class PolicyPart(Kind):
     """A way to set the slopes during training."""
 
 
+class NonePart(PolicyPart):
+    """Slopes as the nodes were built with; for ANNs, which have none, too."""
+
+    kind: Literal["none"] = "none"
+
+    def build(self, model: "nn.Module", steps_per_epoch: int, seed: int) -> "Policy":
+        """Nothing is attached."""
+        from ..policies.none import Unchanged
+
+        return Unchanged(model)
+
+
 class FixedPart(PolicyPart):
     """The same slope for the whole training."""
 
@@ -132,5 +144,5 @@ class SagePart(PolicyPart):
         return {field.name: getattr(self, field.name) for field in fields(kind) if hasattr(self, field.name)}
 
 
-AnyPolicy = FixedPart | ScheduledPart | LearnablePart | SagePart
+AnyPolicy = FixedPart | ScheduledPart | LearnablePart | SagePart | NonePart
 POLICIES = Family(AnyPolicy, default="sage")

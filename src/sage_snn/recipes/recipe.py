@@ -6,9 +6,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import BaseModel, Field, SerializationInfo, ValidationError, field_validator, model_serializer, model_validator
 
-from ..data.augmentation import Augmentation
+from ..data.augmentation import Augmentation, Probability
 from ..data.digest import arrays_digest, file_digest
 from ..data.errors import DataError
 from ..data.sets import DATASETS
@@ -17,6 +17,7 @@ from .losses import LOSSES, AnyLoss, CrossEntropyPart
 from .models import MODELS, AnyModel, SpikformerPart
 from .parts import Part
 from .policies import POLICIES, AnyPolicy, SagePart
+from .stages import BalancePart, StagePart, stage_recipes
 
 SHIPPED = resources.files("sage_snn.recipes")
 FAMILIES = {"model": MODELS, "policy": POLICIES, "loss": LOSSES}  # of which a recipe has one kind each
@@ -24,12 +25,19 @@ FACTS = ("about", "applied")  # told by or to people; no part of what is trained
 ELSEWHERE = ("data_dir", "workers", "init_from")  # may differ between machines without changing a result
 DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
 _USUAL_LOSS = CrossEntropyPart()
+_SELDOM = ("stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all")  # written where they differ
 
 
 class ObservePart(Part):
-    """What to record of the attention besides what the policy reads, at each of these temperatures."""
+    """What to record besides what the policy reads.
+
+    Attention at each of these temperatures, in every step; at the end, operations and energy of so many test images
+    (`activity`), and the accuracy after each of these numbers of time steps (`steps`).
+    """
 
     temperatures: tuple[float, ...] = ()
+    activity: int = Field(default=0, ge=0)
+    steps: tuple[Annotated[int, Field(ge=1)], ...] = ()
 
     @field_validator("temperatures")
     @classmethod
@@ -54,17 +62,23 @@ class Recipe(Part):
     loss: Annotated[AnyLoss, LOSSES] = Field(default_factory=CrossEntropyPart)
     augmentation: Augmentation = Field(default_factory=Augmentation)  # pyright: ignore[reportArgumentType]
     observe: ObservePart = Field(default_factory=ObservePart)
-    epochs: int = Field(default=300, ge=1)  # Choice: decision 20
+    stages: tuple[StagePart, ...] = ()  # trained before, each from the one before it
+    balance: BalancePart | None = None  # of the weights that training starts from
+    epochs: int = Field(default=300, ge=0)  # Choice: decision 20; 0 for a network that is converted only
     warmup_epochs: int = Field(default=20, ge=0)
     cooldown_epochs: int = Field(default=10, ge=0)
     batch_size: int = Field(default=128, ge=1)
     accumulate: int = Field(default=1, ge=1)
     max_steps_per_epoch: int | None = Field(default=None, ge=1)
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "adam", "amsgrad", "sgd"] = "adamw"
+    schedule: Literal["cosine", "steps", "constant"] = "cosine"
+    decay_at: tuple[Probability, ...] = (0.6, 0.8, 0.9)  # shares of the epochs after which `steps` lowers the rate
+    decay_rate: float = Field(default=0.1, gt=0, lt=1)  # to this share of it
     lr: float = Field(default=5e-4, gt=0)
     warmup_lr: float = Field(default=1e-5, ge=0)
     min_lr: float = Field(default=1e-5, ge=0)
     weight_decay: float = Field(default=0.06, ge=0)
+    decay_all: bool = False  # biases, normalisation and thresholds too
     precision: Literal["auto", "32", "16", "bf16"] = "auto"
     threads: int | None = Field(default=None, ge=1)
     workers: int = Field(default=0, ge=0)
@@ -89,9 +103,13 @@ class Recipe(Part):
     @model_validator(mode="after")
     def _epochs_fit(self) -> "Recipe":
         problems, cures = list[str](), list[str]()
-        if self.warmup_epochs >= self.epochs:
+        if self.epochs == 0 and (self.cooldown_epochs or not (self.stages or self.init_from)):
+            raise ValueError(
+                "0 epochs train nothing: add stages, or --init-from, and set cooldown_epochs: 0; or train longer"
+            )
+        if self.warmup_epochs >= max(self.epochs, 1):
             problems.append(f"warmup_epochs ({self.warmup_epochs}) must be fewer than epochs ({self.epochs})")
-            cures.append(f"--set warmup_epochs={self.epochs - 1}")
+            cures.append(f"--set warmup_epochs={max(self.epochs - 1, 0)}")
         if (warmup := getattr(self.policy, "warmup_epochs", 0)) > self.total_epochs:
             problems.append(f"policy.warmup_epochs ({warmup:g}) is longer than the training ({self.total_epochs})")
             cures.append(f"--set policy.warmup_epochs={self.total_epochs - 1}")
@@ -101,11 +119,25 @@ class Recipe(Part):
             raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
         return self
 
+    @model_validator(mode="after")
+    def _stages_fit(self) -> "Recipe":
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) < len(names):
+            raise ValueError(f"stages: two are called {max(names, key=names.count)}; give each a name of its own")
+        if self.balance is not None and not (self.stages or self.init_from):
+            raise ValueError("balance needs trained weights: add stages, or --init-from")
+        if self.balance is not None and getattr(self.model, "neuron", None) not in ("rate", "diet", "stdb"):
+            raise ValueError("balance sets the thresholds of model.neuron: rate, diet or stdb; choose one, or remove it")
+        stage_recipes(self)
+        return self
+
     @model_serializer(mode="wrap")
-    def _without_what_few_have(self, write: Any) -> dict[str, Any]:
+    def _without_what_few_have(self, write: Any, info: SerializationInfo) -> dict[str, Any]:
         """The recipes of all other runs stay as they are."""
         unused = [name for name in ("init_from", *DIGESTS) if getattr(self, name) is None]
-        unused += ["loss"] if self.loss == _USUAL_LOSS else []
+        if info.context != "whole":
+            unused += ["loss"] if self.loss == _USUAL_LOSS else []
+            unused += [name for name in _SELDOM if getattr(self, name) == type(self).model_fields[name].default]
         return {key: value for key, value in write(self).items() if key not in unused}
 
     @property
@@ -123,8 +155,9 @@ class Recipe(Part):
         return self.model_copy(update=dict.fromkeys(DIGESTS) | digests)
 
     def all_fields(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """Every field, nested and ready for JSON, those that are seldom written too."""
-        return self.model_dump(mode="json", exclude=exclude) | {"loss": LOSSES.fields(self.loss)}
+        """Every field, nested and ready for JSON, those that are seldom written and those of other kinds too."""
+        kinds = {name: family.fields(getattr(self, name)) for name, family in FAMILIES.items()}
+        return self.model_dump(mode="json", exclude=exclude, context="whole") | kinds
 
     def identity(self) -> dict[str, Any]:
         """Dotted key -> value of all that decides the result, machine matters left out; files count by content."""
@@ -202,6 +235,7 @@ def _fields(source: str | Path) -> dict[str, Any]:
 
 def _kind_at(path: list[str]) -> type[BaseModel]:
     kind: Any = Recipe
+    inside = {name: family.told for name, family in FAMILIES.items()} | {"stages": StagePart, "balance": BalancePart}
     for part in path:
-        kind = FAMILIES[part].told if part in FAMILIES else kind.model_fields[part].annotation
+        kind = kind if part.isdigit() else inside.get(part) or kind.model_fields[part].annotation
     return kind

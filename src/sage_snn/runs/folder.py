@@ -14,7 +14,7 @@ from ..recipes.recipe import Recipe, differences, load_written_recipe
 
 # What a run makes before its recipe; names with a dot are those of `write_atomically`.
 _BEFORE_THE_RECIPE = re.compile(
-    r"checkpoints|signals|observations|tensorboard|metrics\.jsonl|\.lock|\.writable|\..+\.\d+\.tmp"
+    r"checkpoints|signals|observations|stages|tensorboard|metrics\.jsonl|\.lock|\.writable|\..+\.\d+\.tmp"
 )
 LOCK = ".lock"  # held while a process trains; one that was killed leaves the file, not the lock
 
@@ -43,6 +43,7 @@ class RunFolder:
         self.path = Path(path)
         self.checkpoints = self.path / "checkpoints"
         self.signals, self.observations = self.path / "signals", self.path / "observations"
+        self.stages = self.path / "stages"
         self.metrics_file = self.path / "metrics.jsonl"
         self.weights, self.best_weights = self.path / "model.safetensors", self.path / "best.safetensors"
 

@@ -1,6 +1,7 @@
 """Weights from files, without executing code from them."""
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +37,23 @@ def find_weights(path: str | Path) -> Path:
     return file
 
 
-def load_first_weights(model: nn.Module, recipe: Recipe) -> None:
-    """Those that the recipe starts from, if it names any."""
-    if recipe.init_from is None:
-        return
-    if file_digest(find_weights(recipe.init_from)) != recipe.init_digest:
-        raise RunError(
-            f"{recipe.init_from} has changed since the run was started from it; "
-            "put the file back, or train in a new folder (--out)"
-        )
-    load_weights(model, recipe.init_from)
+def load_first_weights(model: nn.Module, recipe: Recipe, stage: Path | None = None) -> None:
+    """Those of the stage before, or that the recipe starts from, if there are any."""
+    # What neurons have of their own and an ANN has not is set afterwards, from data.
+    lacking = ("threshold", "leak") if recipe.balance is not None else ()
+    if stage is not None:
+        load_weights(model, stage, lacking)
+    elif recipe.init_from is not None:
+        if file_digest(find_weights(recipe.init_from)) != recipe.init_digest:
+            raise RunError(
+                f"{recipe.init_from} has changed since the run was started from it; "
+                "put the file back, or train in a new folder (--out)"
+            )
+        load_weights(model, recipe.init_from, lacking)
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load weights of this library's names, or of the Spikformer authors'."""
+def load_weights(model: nn.Module, path: str | Path, lacking: Sequence[str] = ()) -> None:
+    """Load weights of this library's names, or of the Spikformer authors'; those that end so may be missing."""
     from ..models import Spikformer, load_official_state_dict  # brings timm, which `import sage_snn` must not
 
     state = read_weights(path)
@@ -58,6 +62,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
             return load_official_state_dict(model, state)
         except ValueError as error:
             raise RunError(f"{path}: {error}") from None
+    if lacking:
+        own = model.state_dict()
+        state |= {name: own[name] for name in own.keys() - state if name.rpartition(".")[2] in lacking}
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

@@ -5,17 +5,32 @@ from typing import Any
 import torch
 from timm.optim import create_optimizer_v2  # pyright: ignore[reportPrivateImportUsage]
 from timm.scheduler.cosine_lr import CosineLRScheduler
+from timm.scheduler.multistep_lr import MultiStepLRScheduler
+from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
 from ..policies import Policy
 from ..recipes.recipe import Recipe
 
+# A recipe's name -> timm's, and its options.
+_OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw": ("adamw", {}),
+    "adam": ("adam", {}),
+    "amsgrad": ("adam", {"amsgrad": True}),
+    "sgd": ("sgd", {"momentum": 0.9}),
+}
+
 
 def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.optim.Optimizer:
-    """Weight decay reaches tensors of two and more dimensions only; the policy's parameters are never decayed."""
-    options: dict[str, Any] = {"momentum": 0.9} if recipe.optimizer == "sgd" else {}
+    """Weight decay reaches tensors of two and more dimensions only (`decay_all`: all), never the policy's parameters."""
+    name, options = _OPTIMIZERS[recipe.optimizer]
     optimizer = create_optimizer_v2(
-        model, opt=recipe.optimizer, lr=recipe.lr, weight_decay=recipe.weight_decay, filter_bias_and_bn=True, **options
+        model,
+        opt=name,
+        lr=recipe.lr,
+        weight_decay=recipe.weight_decay,
+        filter_bias_and_bn=not recipe.decay_all,
+        **options,
     )
     own = list(policy.parameters())
     if own:
@@ -23,13 +38,15 @@ def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.o
     return optimizer
 
 
-def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer) -> CosineLRScheduler:
-    """Cosine per epoch, the warm-up counted inside, then constant at the minimum through the cooldown."""
-    return CosineLRScheduler(
-        optimizer,
-        t_initial=recipe.epochs,
-        lr_min=recipe.min_lr,
-        warmup_t=recipe.warmup_epochs,
-        warmup_lr_init=recipe.warmup_lr,
-        cycle_limit=1,
+def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Scheduler:
+    """Per epoch, the warm-up counted inside: cosine, then its minimum through the cooldown; or in steps; or constant."""
+    warmup: dict[str, Any] = {"warmup_t": recipe.warmup_epochs, "warmup_lr_init": recipe.warmup_lr}
+    if recipe.schedule == "cosine":
+        return CosineLRScheduler(
+            optimizer, t_initial=max(recipe.epochs, 1), lr_min=recipe.min_lr, cycle_limit=1, **warmup
+        )
+    shares = recipe.decay_at if recipe.schedule == "steps" else ()
+    ends = [round(share * recipe.epochs) + 1 for share in shares]  # timm lowers the rate one epoch before
+    return MultiStepLRScheduler(
+        optimizer, decay_t=ends, decay_rate=recipe.decay_rate, warmup_prefix=False, **warmup
     )

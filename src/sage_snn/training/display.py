@@ -32,15 +32,17 @@ class Display:
 
     def step(self, epoch: int, loss: float, slopes: list[float]) -> None:
         """One training step is done; epochs count from 0 in files, and from 1 for people."""
-        shown = " ".join(f"{slope:.2f}" for slope in slopes)
-        self._progress.update(self._task, advance=1, now=f"epoch {epoch + 1}  loss {loss:.3f}  slopes {shown}")
+        shown = "  slopes " + " ".join(f"{slope:.2f}" for slope in slopes) if slopes else ""
+        self._progress.update(self._task, advance=1, now=f"epoch {epoch + 1}  loss {loss:.3f}{shown}")
 
     def epoch(self, metrics: dict[str, Any], slopes: list[float], total: int) -> None:
         """One epoch is done."""
-        shown = " ".join(f"{slope:.3f}" for slope in slopes)
-        self.say(
-            f"epoch {metrics['epoch'] + 1}/{total}  loss {metrics['train_loss']:.4f}  "
-            f"test {metrics['test_loss']:.4f}  top-1 {metrics['test_top1']:.2f} %  slopes {shown}  "
+        test = f"test {metrics['test_loss']:.4f}  top-1 {metrics['test_top1']:.2f} %"
+        if metrics["train_loss"] is None:
+            return self.say(f"not trained further  {test}")
+        shown = "  slopes " + " ".join(f"{slope:.3f}" for slope in slopes) if slopes else ""
+        return self.say(
+            f"epoch {metrics['epoch'] + 1}/{total}  loss {metrics['train_loss']:.4f}  {test}{shown}  "
             f"{metrics['images_per_second']:.0f} images/s"
         )
 

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor
 
+from ..conversion import balance_thresholds
 from ..data import Batch, Loader, erased, mix, test_transform, train_transform
 from ..data.randomness import digest
+from ..recipes.fields import blaming
 from ..recipes.recipe import Recipe
 from ..runs.applied import facts
 from ..runs.checkpoint import load_checkpoint, save_checkpoint
@@ -24,10 +27,12 @@ from ..runs.weights import load_first_weights
 from .builders import build_optimizer, build_schedule
 from .devices import applied_precision, by_the_first, peak_memory_mb, refusing_to_wait
 from .display import Display
+from .extras import extras, first_images
 from .failure import NonFiniteError, explain, has_finite_gradients
 from .generators import seed_generators
 from .observer import Observer
 from .recorder import Curves, Recorder
+from .stage import Stage
 from .state import restore, state_of
 from .stopping import StopRequest, stopping_politely
 from .threads import Threads
@@ -41,9 +46,19 @@ class Training:
     """One run: everything that a checkpoint holds, and the loop over epochs and steps."""
 
     def __init__(
-        self, recipe: Recipe, folder: RunFolder, fabric: Fabric, threads: Threads, *, download: bool, quiet: bool
+        self,
+        recipe: Recipe,
+        folder: RunFolder,
+        fabric: Fabric,
+        threads: Threads,
+        *,
+        first: Path | None = None,
+        stages: Sequence[Stage] = (),
+        download: bool,
+        quiet: bool,
     ) -> None:
         self.recipe, self.folder, self.fabric, self.threads = recipe, folder, fabric, threads
+        self.first, self.stages = first, stages  # the folder whose weights it starts from, and all stages before it
         torch.set_num_threads(threads.number)
         seed_generators(recipe.seed)
         self.data = data_of(recipe, download=download)
@@ -51,7 +66,7 @@ class Training:
         self.network, self.loss = recipe.model.build(**self.data.shape), recipe.loss.build()
         state = by_the_first(fabric, lambda: load_checkpoint(folder.checkpoints, set_aside=True))
         if state is None:  # the other ranks are sent the weights of the first
-            by_the_first(fabric, lambda: load_first_weights(self.network, recipe))
+            by_the_first(fabric, self._first_weights)
         self.network.to(fabric.device)
         self.policy = recipe.policy.build(self.network, self.steps_per_epoch, recipe.seed)
         optimizer = build_optimizer(recipe, self.network, self.policy)
@@ -79,6 +94,8 @@ class Training:
                 with refusing_to_wait(self.fabric.world_size):
                     self._train_epoch(stop)
                     metrics = self._finish_epoch(curves)
+            if self.recipe.total_epochs == self.epoch == 0:  # converted, not trained
+                metrics = self._finish_epoch(curves)
         return self._finish(metrics or by_the_first(self.fabric, lambda: self.folder.metrics()[-1]))
 
     def _train_epoch(self, stop: StopRequest) -> None:
@@ -128,13 +145,15 @@ class Training:
 
     def _finish_epoch(self, curves: Curves | None) -> dict[str, Any]:
         result = evaluate(self.model, self.test_loader, len(self.data.classes), self.fabric.device)
+        trained = self.step > 0
+        images = self.steps_per_epoch * self.recipe.batch_size
         metrics = {
             "epoch": self.epoch,
-            "train_loss": self._mean_over_ranks(self.loss_sum / self.steps_per_epoch),
+            "train_loss": self._mean_over_ranks(self.loss_sum / self.steps_per_epoch) if trained else None,
             **{f"test_{name}": result[name] for name in ("loss", "top1", "top5")},
-            "lr": self.optimizer.param_groups[0]["lr"],
+            "lr": self.optimizer.param_groups[0]["lr"] if trained else None,
             "seconds": self.epoch_seconds,
-            "images_per_second": self.steps_per_epoch * self.recipe.batch_size / self.epoch_seconds,
+            "images_per_second": images / self.epoch_seconds if trained else None,
         }
         self.observer.write(self.epoch, is_writer=self.fabric.is_global_zero)
         improved = metrics["test_top1"] > self.best
@@ -160,16 +179,19 @@ class Training:
         summary = {
             "last_top1": metrics["test_top1"],
             "best_top1": self.best,
-            "epochs": self.epoch,
+            "epochs": min(self.epoch, self.recipe.total_epochs),
             "parameters": sum(p.numel() for p in self.network.parameters()),
-            "seconds": self.seconds,
+            "seconds": self.seconds + sum(stage.summary["seconds"] for stage in self.stages),
             "peak_memory_mb": peak_memory_mb(),
             "silent_from": silent_from(metrics.get("firing_rates", {})),
             "policy": self.recipe.policy.kind,
             "seed": self.recipe.seed,
             "finished": True,
         }
+        if self.stages:
+            summary["stages"] = [stage.told() for stage in self.stages]
         if self.fabric.is_global_zero:
+            summary |= extras(self.network, self.recipe.observe, self.data, self.recipe.batch_size)
             with refusing_to_lose(self.folder):
                 write_atomically(self.folder.weights, save(self._weights()))
                 self.folder.write_summary(summary)
@@ -177,9 +199,18 @@ class Training:
         self.observer.remove()
         self.display.say(
             f"finished: top-1 {summary['last_top1']:.2f} % (best epoch {self.best:.2f} %), "
-            f"{self.seconds:.0f} s of training; everything is in {self.folder.path}"
+            f"{summary['seconds']:.0f} s of training; everything is in {self.folder.path}"
         )
         return summary
+
+    def _first_weights(self) -> None:
+        """Of the stage before, or of a file; with thresholds from data where the recipe says so."""
+        recipe = self.recipe
+        load_first_weights(self.network, recipe, self.first)
+        if recipe.balance is not None:
+            told = recipe.balance.model_dump(exclude={"images"})
+            with blaming("balance"):
+                balance_thresholds(self.network, first_images(self.data, recipe.balance.images), **told)
 
     def _save(self) -> None:
         """Write a checkpoint; a collective call."""

@@ -76,7 +76,8 @@ class Curves:
     def add(self, metrics: dict[str, Any], signals: pd.DataFrame) -> None:
         """Loss, accuracy, slopes, dispersion, readings per head, firing rates; the readings are the last column."""
         epoch = metrics["epoch"]
-        points = {f"run/{name}": value for name, value in metrics.items() if name not in ("epoch", "firing_rates")}
+        told = {name: value for name, value in metrics.items() if value is not None}
+        points = {f"run/{name}": value for name, value in told.items() if name not in ("epoch", "firing_rates")}
         points |= {f"firing/{name}": rate for name, rate in metrics["firing_rates"].items()}
         for block, rows in signals.groupby("block"):
             points[f"slope/block {block}"] = rows["slope"].iloc[-1]

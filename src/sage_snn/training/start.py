@@ -9,6 +9,7 @@ from lightning.fabric import Fabric
 
 from ..kernels.memory import keep_freed_memory
 from ..recipes.recipe import Recipe, load_recipe
+from ..recipes.stages import stage_recipes
 from ..runs.applied import require_same_means
 from ..runs.checkpoint import has_checkpoint
 from ..runs.folder import RunError, RunFolder
@@ -17,6 +18,7 @@ from ..runs.weights import find_weights
 from .devices import applied_precision, build_fabric, by_the_first
 from .display import Display
 from .loop import Training
+from .stage import Stage
 from .threads import Threads, threads_here
 
 
@@ -40,15 +42,37 @@ def train(
     if init_from is not None:
         recipe = recipe.updated({"init_from": str(Path(init_from).absolute())})
     folder = RunFolder(out if out is not None else default_folder(recipe))
-    fabric = build_fabric(recipe)
+    return _train(recipe, folder, build_fabric(recipe), resume=resume, download=download, quiet=quiet)
+
+
+def _train(
+    recipe: Recipe,
+    folder: RunFolder,
+    fabric: Fabric,
+    *,
+    first: Path | None = None,
+    resume: bool,
+    download: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    """`first` is the folder of the stage that it starts from."""
     display = Display(folder.path.name, 0, quiet=quiet or not fabric.is_global_zero)
+    here: dict[str, Any] = {"download": download, "quiet": quiet}
     with ExitStack() as held:
         start = by_the_first(fabric, lambda: _prepare(recipe, folder, fabric, held, resume=resume))
         for line in start.told:
             display.say(line)
         if start.summary is not None:
             return start.summary
-        return Training(start.recipe, folder, fabric, start.threads, download=download, quiet=quiet).run()
+        stages: list[Stage] = []
+        for number, stage in enumerate(stage_recipes(start.recipe), start=1):
+            name = start.recipe.stages[number - 1].name
+            display.say(f"{folder.path}: stage {number} of {len(start.recipe.stages) + 1}, {name}")
+            inner = RunFolder(folder.stages / f"{number}-{name}")
+            summary = _train(stage, inner, fabric, first=first, resume=True, **here)
+            stages.append(Stage(name, stage, inner.path, summary))
+            first = inner.path
+        return Training(start.recipe, folder, fabric, start.threads, first=first, stages=stages, **here).run()
 
 
 def default_folder(recipe: Recipe) -> Path:
@@ -77,6 +101,8 @@ def _prepare(recipe: Recipe, folder: RunFolder, fabric: Fabric, held: ExitStack,
     folder.open(recipe, resume=resume)
     held.enter_context(locked(folder))
     applied = folder.applied()
+    if recipe.stages and folder.recipe() is None:  # a run that is killed in a stage is known by it
+        folder.write_recipe(recipe, applied)
     means = {"precision": applied_precision(fabric), "device": fabric.device.type, "ranks": fabric.world_size}
     require_same_means(folder.path, applied, means)
     return _Start(recipe, threads_here(recipe.threads, applied.get("threads")), told)

@@ -1,0 +1,87 @@
+"""Thresholds from data: so high that a layer hardly ever receives more than it can pass on (Diehl et al., 2015)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..control import unwrapped
+from ..neurons import DietLIF, RateIF, STDBNode
+
+_MANY = 2**24  # torch.quantile takes no more values
+
+
+@torch.no_grad()
+def balance_thresholds(
+    network: nn.Module,
+    images: Tensor | None,
+    *,
+    percentile: float = 100.0,
+    factor: float = 1.0,
+    time_steps: int | None = None,
+) -> dict[str, float]:
+    """Set the `threshold` of every neuron, layer by layer, and give them by name.
+
+    Each becomes the largest current of a time step that arrives at its layer, or that percentile of the currents, when
+    the layers before it fire with theirs; then all are multiplied by `factor`. One pass in eval mode over the
+    images, with `time_steps` in place of the network's own.
+    """
+    kinds = (DietLIF, RateIF, STDBNode)
+    nodes = {name: node for name, node in unwrapped(network).named_modules() if isinstance(node, kinds)}
+    if not nodes:
+        raise ValueError(
+            f"{type(network).__name__} has no neuron whose threshold could be balanced; "
+            "build it with RateIF, DietLIF or STDBNode"
+        )
+    if images is None or not len(images):
+        raise ValueError("balancing needs images to see currents on: pass a batch of training images")
+    with _in_eval_mode(network, time_steps), _setting(nodes, percentile):
+        network(images)
+    for node in nodes.values():
+        node.threshold.mul_(factor)
+    return {name: float(node.threshold) for name, node in nodes.items()}
+
+
+def _level(currents: Tensor, percentile: float) -> float:
+    """The percentile of all currents; of so many of them, spread evenly, as torch can sort."""
+    flat = currents.flatten()
+    if percentile == 100:
+        return float(flat.max())
+    return float(torch.quantile(flat[:: -(-flat.numel() // _MANY)].float(), percentile / 100))
+
+
+@contextmanager
+def _setting(nodes: dict[str, Any], percentile: float) -> Iterator[None]:
+    """Inside, a node gets its threshold when the currents arrive that decide it."""
+
+    def balance(name: str, node: Any, args: tuple[Tensor, ...]) -> None:
+        level = _level(args[0], percentile)
+        if not level > 0:
+            raise ValueError(f"no current above zero arrives at {name}, so it has no threshold; train the weights first")
+        node.threshold.fill_(level)
+
+    handles = [
+        node.register_forward_pre_hook(lambda node, args, name=name: balance(name, node, args))
+        for name, node in nodes.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _in_eval_mode(network: Any, time_steps: int | None) -> Iterator[None]:
+    training, own = network.training, getattr(network, "time_steps", None)
+    network.eval()
+    try:
+        if time_steps is not None:
+            network.time_steps = time_steps
+        yield
+    finally:
+        network.train(training)
+        if own is not None:
+            network.time_steps = own
