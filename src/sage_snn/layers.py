@@ -63,7 +63,7 @@ class NormLIF(nn.Module):
     def why_not_fused(self, x: Tensor | None = None) -> str | None:
         """None if normalisation and neuron run in one kernel, else the reason."""
         if not isinstance(self.lif, LIFNode):
-            return f"{type(self.lif).__name__} is not our node"
+            return f"{type(self.lif).__name__} is not our LIFNode"
         if type(self.norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, ThresholdNorm):
             return f"{type(self.norm).__name__} is not a plain BatchNorm"
         if forward_hooks(self.norm) or has_input_hooks(self.norm):

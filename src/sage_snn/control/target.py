@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import copy_each
-from ..neurons import LIFNode, surrogate_shape
+from ..neurons import DietLIF, LIFNode, RateIF, STDBNode, surrogate_shape
 from ..surrogate import SHAPES, Slope, TensorSurrogate, WrittenSlope
 
 
@@ -60,7 +60,8 @@ class NodeSlopes:
                 kind = type(node.surrogate_function).__name__
                 raise ValueError(f"no gradient is defined for the slope of {kind}; use one of {', '.join(SHAPES)}")
             if every_step and not isinstance(node, LIFNode):
-                raise ValueError("a slope per time step needs sage_snn.neurons.LIFNode in place of SpikingJelly's")
+                kind = type(node).__name__
+                raise ValueError(f"a slope per time step needs sage_snn.neurons.LIFNode in place of {kind}")
 
     def learn(self, slopes: Iterable[Slope]) -> None:
         """Give every node a slope that is computed anew in each forward pass."""
@@ -113,7 +114,11 @@ def _original(surrogate: Any) -> Any:
 def _path(node: nn.Module, ours: bool) -> str:
     if ours:
         return "of ours, slope in a tensor"
-    if isinstance(node.surrogate_function, TensorSurrogate):
+    in_tensor = isinstance(node.surrogate_function, TensorSurrogate)
+    if isinstance(node, RateIF | DietLIF | STDBNode):
+        kept = "in a tensor" if in_tensor else "a number"
+        return f"of ours, {type(node).__name__}, slope {kept}: a plain loop over time, for which there is no kernel"
+    if in_tensor:
         return "of SpikingJelly, slope in a tensor: its loop over time, not its fast path, which takes numbers only"
     if surrogate_shape(node) is None:
         kind = type(node.surrogate_function).__name__

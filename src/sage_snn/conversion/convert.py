@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from ..control import copied, unwrapped
 from ..models.network import SpikingNetwork
-from .qcfs import QCFS, HalfStartIF
+from ..neurons import RateIF
+from .qcfs import QCFS
 
 
 class Repeated(nn.Module):
@@ -57,6 +58,8 @@ def _swap(network: nn.Module, step_mode: str) -> int:
     for parent in list(network.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, QCFS):
-                setattr(parent, name, HalfStartIF(float(child.threshold), step_mode))
+                node = RateIF(start=0.5, step_mode=step_mode).to(child.threshold)
+                node.load_state_dict(child.state_dict())
+                setattr(parent, name, node)
                 swapped += 1
     return swapped

@@ -1,7 +1,6 @@
 """The activation of Bu et al. (ICLR 2022): an ANN with it loses nothing on average when its neurons begin to spike."""
 
 import torch
-from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
 
 
@@ -29,15 +28,3 @@ class QCFS(nn.Module):
     def extra_repr(self) -> str:
         """For print."""
         return f"levels={self.levels}"
-
-
-class HalfStartIF(nn.Module):
-    """What QCFS becomes: integrate and fire from half the threshold, a spike of the threshold's height, soft reset."""
-
-    def __init__(self, threshold: float, step_mode: str) -> None:
-        super().__init__()
-        self.node = neuron.HalfThresholdIFNode(v_threshold=threshold, step_mode=step_mode)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(T, ...) -> (T, ...), or a single step."""
-        return self.node(x) * self.node.v_threshold

@@ -8,11 +8,11 @@ import torch
 from spikingjelly.activation_based import neuron, surrogate
 from torch import Tensor, nn
 
-from .compat import forward_hooks, has_input_hooks, memories, precise
-from .kernels.calls import SHAPE_CODES
-from .kernels.lif import Membrane, lif
-from .replay import Starts
-from .surrogate import SHAPES, Slope
+from ..compat import forward_hooks, has_input_hooks, memories, precise
+from ..kernels.calls import SHAPE_CODES
+from ..kernels.lif import Membrane, lif
+from ..replay import Starts
+from ..surrogate import SHAPES, Slope
 
 
 def surrogate_shape(node: nn.Module) -> str | None:
