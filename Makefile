@@ -9,8 +9,9 @@ INSTALLED := .venv/.installed
 demo: $(INSTALLED)
 	$(BIN)/sage-snn demo
 
+# Two processes, each with files of its own: fixtures of a file are made once, and two fit into any machine's memory.
 test: programs lint browser
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 quick: lint
 	$(BIN)/python -m pytest -q -m "not slow"
