@@ -68,6 +68,12 @@ def test_spikes_of_one_height_count_like_any():
     assert counted(lambda: nn.Linear(3, 7)(3 * spikes), [1.0, 0.7]) == (3 * 3 * 7, 0)  # a sum of three trains
 
 
+def test_a_spike_whose_height_is_a_whole_number_is_one_spike():
+    spikes = torch.tensor([[0.0, 8.0, 8.0]])
+    assert counted(lambda: nn.Linear(3, 7)(spikes), [1.0, 8.0]) == (2 * 7, 0)
+    assert counted(lambda: nn.Linear(3, 7)(spikes / 4), [1.0, 8.0]) == (2 * 2 * 7, 0)  # a sum of spikes of height 1
+
+
 def test_negative_spikes_count_each():
     convolution = nn.Conv2d(1, 6, 3, padding=1, bias=False)
     spikes = torch.zeros(1, 1, 5, 5)

@@ -124,6 +124,7 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
 
 def spike_counters(heights: Sequence[float] = (1.0,)) -> tuple[SynOpCounter, MACCounter]:
     """SpikingJelly's counters, taught what spikes of these heights, their sums and averages are, and normalisation."""
+    heights = sorted(set(heights), reverse=True)  # one spike of height 8, not eight of height 1
     synops, macs = SynOpCounter(), MACCounter(extra_ignore_modules=[AnyBatchNorm])
     for operation, position in _PRODUCTS.items():
         spikes = partial(_spikes, heights=heights, position=position)
@@ -137,7 +138,7 @@ def spike_counters(heights: Sequence[float] = (1.0,)) -> tuple[SynOpCounter, MAC
 
 def _heights(network: nn.Module) -> list[float]:
     """Of the spikes that the network's nodes give."""
-    return [1.0, *sorted({float(node.threshold) for node in network.modules() if isinstance(node, RateIF)})]
+    return [1.0, *(float(node.threshold) for node in network.modules() if isinstance(node, RateIF))]
 
 
 class DenseCounter(BaseCounter):
@@ -186,8 +187,8 @@ def _spikes(args: Any, *, heights: Sequence[float], position: int) -> _Summed | 
     x, y = args[position : position + 2]
     if is_binary_tensor(x) or is_binary_tensor(y) or (_is_whole(x) and _is_whole(y)):
         return None
-    if _is_whole(x) or _is_whole(y):
-        return _Summed(x, True) if _is_whole(x) else _Summed(y, False)
+    if _is_whole(y):
+        return _Summed(y, False)
     counts = _counts(x, heights)  # of the first only: weights may have few values as well
     return None if counts is None else _Summed(counts, True)
 
