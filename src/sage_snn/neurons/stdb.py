@@ -36,9 +36,7 @@ class STDBNode(nn.Module):
 
     threshold: Tensor
 
-    def __init__(
-        self, threshold: float = 1.0, leak: float = 1.0, surrogate_function: nn.Module | None = None
-    ) -> None:
+    def __init__(self, threshold: float = 1.0, leak: float = 1.0, surrogate_function: nn.Module | None = None) -> None:
         super().__init__()
         if not threshold > 0:
             raise ValueError(f"threshold must be positive, not {threshold}")

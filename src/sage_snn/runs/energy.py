@@ -1,13 +1,15 @@
 """Synaptic operations, energy and firing rates, counted on real inputs through SpikingJelly's op_counter.
 
 A spike that reaches a synapse is one accumulation (AC); a real number that does is one multiply-accumulate (MAC).
-The input of a block is a sum of spike trains (0, 1, 2, ...): every spike in the sum counts. Batch normalisation folds
-into the weights and costs nothing. The first convolution sees real-valued images; an image that stands
-still passes it once.
+The input of a block is a sum of spike trains (0, 1, 2, ...): every spike in the sum counts. Spikes of one height count
+like those of height 1, because the height folds into the weights behind them; negative ones count too. An average over
+at most 8 spikes (a pooling window of 2 x 2, up to 8 time steps) counts every spike that it was taken over. What is
+beyond, such as a mean over all pixels before the head, is multiplied. Batch normalisation folds into the weights and
+costs nothing. The first convolution sees real-valued images; an image that stands still passes it once.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 
 from ..compat import AnyBatchNorm
 from ..control import is_node, watching
+from ..neurons import RateIF
 from .silence import silent_from
 
 MAC_PJ, AC_PJ = 4.6, 0.9
@@ -35,6 +38,7 @@ _aten = torch.ops.aten
 # Position of the first operand of each product; the second follows it.
 _PRODUCTS = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}
 _CONVOLUTION = _aten.convolution.default
+_MOST = 8  # spikes of an average; images of more grey levels are real numbers
 
 
 @dataclass
@@ -95,7 +99,7 @@ class Activity:
 @torch.no_grad()
 def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
     """Count over batches of images (B, C, H, W), or of sequences with time first (T, B, ...)."""
-    synops, macs = spike_counters()
+    synops, macs = spike_counters(_heights(network))
     ann, rates = DenseCounter(), _Rates(network)
     images = 0
     network.eval()
@@ -118,15 +122,23 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
     return Activity(images, dict(sorted(layers.items(), key=lambda item: order.index(item[0]))))
 
 
-def spike_counters() -> tuple[SynOpCounter, MACCounter]:
-    """SpikingJelly's counters, taught that a sum of spike trains is spikes, and that normalisation folds away."""
+def spike_counters(heights: Sequence[float] = (1.0,)) -> tuple[SynOpCounter, MACCounter]:
+    """SpikingJelly's counters, taught what spikes of these heights, their sums and averages are, and normalisation."""
+    heights = sorted(set(heights), reverse=True)  # one spike of height 8, not eight of height 1
     synops, macs = SynOpCounter(), MACCounter(extra_ignore_modules=[AnyBatchNorm])
     for operation, position in _PRODUCTS.items():
-        synops.rules[operation] = _or_summed(synops.rules[operation], _product_acs, position)
-        macs.rules[operation] = _unless_summed(macs.rules[operation], position)
-    synops.rules[_CONVOLUTION] = _or_summed(synops.rules[_CONVOLUTION], _convolution_acs, 0)
-    macs.rules[_CONVOLUTION] = _unless_summed(macs.rules[_CONVOLUTION], 0)
+        spikes = partial(_spikes, heights=heights, position=position)
+        synops.rules[operation] = _or_summed(synops.rules[operation], _product_acs, spikes)
+        macs.rules[operation] = _unless_summed(macs.rules[operation], spikes)
+    spikes = partial(_input_spikes, heights=heights)
+    synops.rules[_CONVOLUTION] = _or_summed(synops.rules[_CONVOLUTION], _convolution_acs, spikes)
+    macs.rules[_CONVOLUTION] = _unless_summed(macs.rules[_CONVOLUTION], spikes)
     return synops, macs
+
+
+def _heights(network: nn.Module) -> list[float]:
+    """Of the spikes that the network's nodes give."""
+    return [1.0, *(float(node.threshold) for node in network.modules() if isinstance(node, RateIF))]
 
 
 class DenseCounter(BaseCounter):
@@ -142,43 +154,88 @@ def _dense_product(position: int) -> Rule:
     return lambda args, _kwargs, out: out.numel() * args[position].shape[-1]
 
 
-def _or_summed(default: Rule, acs: Callable[..., int], position: int) -> Rule:
-    """SpikingJelly's count, which knows 0 and 1 only, or ours where one operand is a sum of spike trains."""
+@dataclass(frozen=True)
+class _Summed:
+    """How many spikes each number of an operand is made of, and whether the operand comes first."""
+
+    counts: Tensor
+    is_first: bool
+
+
+Spikes = Callable[[Any], _Summed | None]
+
+
+def _or_summed(default: Rule, acs: Callable[..., int], spikes: Spikes) -> Rule:
+    """SpikingJelly's count, which knows 0 and 1 only, or ours where one operand is made of other spikes."""
 
     def rule(args: Any, kwargs: Any, out: Any) -> int:
-        return acs(args) if _has_sum(args, position) else default(args, kwargs, out)
+        summed = spikes(args)
+        return default(args, kwargs, out) if summed is None else acs(args, summed)
 
     return rule
 
 
-def _unless_summed(default: Rule, position: int) -> Rule:
+def _unless_summed(default: Rule, spikes: Spikes) -> Rule:
     def rule(args: Any, kwargs: Any, out: Any) -> int:
-        return 0 if _has_sum(args, position) else default(args, kwargs, out)
+        return default(args, kwargs, out) if spikes(args) is None else 0
 
     return rule
 
 
-def _has_sum(args: Any, position: int) -> bool:
-    """Sums of spike trains meet weights. Where both operands are whole numbers, or one is binary, nothing is summed."""
+def _spikes(args: Any, *, heights: Sequence[float], position: int) -> _Summed | None:
+    """Spikes meet weights. Where both operands are whole numbers, or one is binary, nothing is summed."""
     x, y = args[position : position + 2]
-    return not is_binary_tensor(x) and not is_binary_tensor(y) and _is_whole(x) != _is_whole(y)
+    if is_binary_tensor(x) or is_binary_tensor(y) or (_is_whole(x) and _is_whole(y)):
+        return None
+    if _is_whole(y):
+        return _Summed(y, False)
+    counts = _counts(x, heights)  # of the first only: weights may have few values as well
+    return None if counts is None else _Summed(counts, True)
+
+
+def _input_spikes(args: Any, *, heights: Sequence[float]) -> _Summed | None:
+    """Of a convolution, whose weights are never spikes."""
+    summed = _spikes(args, heights=heights, position=0)
+    return summed if summed is not None and summed.is_first else None
 
 
 def _is_whole(x: Tensor) -> bool:
     return bool((x.ge(0) & x.eq(x.round())).all())
 
 
-def _product_acs(args: Any) -> int:
+def _counts(x: Tensor, heights: Sequence[float]) -> Tensor | None:
+    """Spikes in each number if all are sums of spikes of one height, signed spikes or averages of a few; else None."""
+    sizes, is_signed = x.abs().double(), bool(x.lt(0).any())
+    largest = sizes.max()
+    for averaged in range(1, _MOST + 1):
+        for height in heights:
+            within = largest <= height * (1 + 1e-6)
+            # The largest alone tells most heights apart from that of x.
+            if (within or (averaged == 1 and not is_signed)) and _are_near_whole(largest * (averaged / height)):
+                counts = sizes * (averaged / height)
+                if _are_near_whole(counts):
+                    return counts.round()
+    return None
+
+
+def _are_near_whole(x: Tensor) -> bool:
+    """Up to what rounding in float32 leaves."""
+    return bool(((x - x.round()).abs() <= 1e-5 * x).all())
+
+
+def _product_acs(args: Any, summed: _Summed) -> int:
     x, y = args[-2:]  # the operands come last in all four products
-    return int(x.double().sum()) * y.shape[-1] if _is_whole(x) else int(y.double().sum()) * x.shape[-2]
+    spikes = int(summed.counts.double().sum())
+    return spikes * (y.shape[-1] if summed.is_first else x.shape[-2])
 
 
-def _convolution_acs(args: Any) -> int:
+def _convolution_acs(args: Any, summed: _Summed) -> int:
     """Spikes times the outputs that each reaches: fewer at the border than inside."""
-    x, weight, _, stride, padding, dilation, _, output_padding, groups = args[:9]
+    _, weight, _, stride, padding, dilation, _, output_padding, groups = args[:9]
     # One output channel per group stands for all of them.
     ones = torch.ones_like(weight[:groups], dtype=torch.float64)
-    reached = torch.convolution(x.double(), ones, None, stride, padding, dilation, False, output_padding, groups)
+    counts = summed.counts.double()
+    reached = torch.convolution(counts, ones, None, stride, padding, dilation, False, output_padding, groups)
     return int(reached.sum()) * (weight.shape[0] // groups)
 
 
