@@ -11,7 +11,7 @@ RATES = [0.0, 0.25, -0.25, 0.75, -1.0, 1.0]
 @pytest.mark.parametrize("training", [True, False])
 def test_pixels_fire_with_their_sign_and_at_their_rate(training):
     torch.manual_seed(0)
-    spikes = SignedPoisson(10_000).train(training)(PIXELS)
+    spikes = SignedPoisson().train(training)(PIXELS, 10_000)
     assert spikes.shape == (10_000, 1, 1, 2, 3)
     assert set(spikes.unique().tolist()) == {-1.0, 0.0, 1.0}
     # Five standard deviations of the mean of 10,000 draws are at most 0.025; 0 and the peak and beyond leave no chance.
@@ -20,39 +20,38 @@ def test_pixels_fire_with_their_sign_and_at_their_rate(training):
 
 
 def test_steps_and_pixels_are_drawn_apart():
-    spikes = SignedPoisson(4).train()(torch.ones(1, 1, 50, 50))
+    spikes = SignedPoisson().train()(torch.ones(1, 1, 50, 50), 4)
     assert all(not torch.equal(spikes[0], step) for step in spikes[1:])
     assert 0.4 < spikes.mean() < 0.6
 
 
 def test_training_draws_from_torchs_generator():
-    encode = SignedPoisson(5).train()
+    encode = SignedPoisson().train()
     torch.manual_seed(3)
-    first, second = encode(PIXELS), encode(PIXELS)
+    first, second = encode(PIXELS, 5), encode(PIXELS, 5)
     assert not torch.equal(first, second)
     torch.manual_seed(3)
-    assert torch.equal(encode(PIXELS), first)
+    assert torch.equal(encode(PIXELS, 5), first)
 
 
 def test_evaluations_repeat_and_leave_torchs_generator_alone():
-    encode = SignedPoisson(5).eval()
+    encode = SignedPoisson().eval()
     before = torch.get_rng_state()
-    assert torch.equal(encode(PIXELS), encode(PIXELS))
+    assert torch.equal(encode(PIXELS, 5), encode(PIXELS, 5))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_peak_sets_the_rate_and_the_precision_stays():
-    spikes = SignedPoisson(10_000, peak=1.0).eval()(PIXELS.to(torch.bfloat16))
+    spikes = SignedPoisson(peak=1.0).eval()(PIXELS.to(torch.bfloat16), 10_000)
     assert spikes.dtype is torch.bfloat16
     assert spikes.float().mean(0).flatten().tolist() == pytest.approx([0.0, 0.5, -0.5, 1.0, -1.0, 1.0], abs=0.025)
 
 
 def test_events_pass_unchanged():
     events = torch.rand(3, 2, 1, 4, 4)
-    assert SignedPoisson(7)(events) is events
+    assert SignedPoisson()(events, 7) is events
 
 
-@pytest.mark.parametrize(("options", "cure"), [({"time_steps": 0}, "at least 1"), ({"peak": 0.0}, "must be positive")])
-def test_wrong_settings_are_refused(options, cure):
-    with pytest.raises(ValueError, match=cure):
-        SignedPoisson(**({"time_steps": 4} | options))
+def test_a_peak_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="peak must be positive, not 0"):
+        SignedPoisson(peak=0.0)

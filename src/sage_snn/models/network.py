@@ -57,4 +57,4 @@ class SpikingNetwork(nn.Module):
                 functional.reset_net(module)
         # Events are counted in whole numbers.
         x = x if x.is_floating_point() else x.to(next(self.parameters()).dtype)
-        return x if self.encoding is None else self.encoding(x)
+        return x if self.encoding is None else self.encoding(x, self.time_steps)

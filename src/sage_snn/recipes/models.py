@@ -91,7 +91,7 @@ class ConvolutionalPart(ModelPart):
         if self.norm != "own":
             options["norm"] = norm_of(self.norm, neuron)
         if self.encoding == "poisson":
-            options["encoding"] = SignedPoisson(self.time_steps)
+            options["encoding"] = SignedPoisson()
         sizes = {"num_classes": classes, "image_size": size, "in_channels": channels}
         steps = self.time_steps if self.is_spiking else 1
         return getattr(models, self.name)(time_steps=steps, **sizes, **options)
