@@ -16,7 +16,7 @@ constexpr Index FORESEEN = 512;  // values of a row from which on the processor 
 template <class F>
 struct Planes {
     Norm<F> norm;
-    const F* x;
+    const F *x, *residual;  // null: none is added to the normalised values
     Index steps, batch, channels, length;
     Membrane<F> membrane;
     int threads;
@@ -80,11 +80,21 @@ struct Tile {
     }
 
     void scatter(F* to, const F* rows) const {
-        if (whole) return;
+        if (!whole) copy(to, rows);
+    }
+
+    void copy(F* to, const F* rows) const {
         runs([&](Index source, Index at, Index n) {
             for (Index t = 0; t < p.steps; ++t)
-                std::memcpy(to + source + t * step_stride(), rows + t * TILE + at, size_t(n) * sizeof(F));
+                std::memcpy(to + source + t * step_stride(), rows + t * stride() + at, size_t(n) * sizeof(F));
         });
+    }
+
+    Currents<F, Affine<F>> currents(Affine<F> affine, const F* x, Scratch<F>& scratch) const {
+        const Currents<F, Affine<F>> plain{affine, x, stride()};
+        if (!p.residual) return plain;
+        fetch_next<0>(p.residual);
+        return with_residual(plain, gather(p.residual, F(0), scratch.residual), {0, 1, 0}, p.steps, scratch.sum);
     }
 };
 
@@ -105,8 +115,8 @@ void fire_chunk(const Planes<F>& p, const Tiles<F>& functions, Affine<F> affine,
         F v[TILE];
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         F* out = tile.target(spikes, scratch.out);
-        functions.fire(p.membrane, affine, tile.gather(p.x, affine.shift, scratch.in), tile.stride(), p.steps, v, out,
-                       tile.stride());
+        const auto in = tile.currents(affine, tile.gather(p.x, affine.shift, scratch.in), scratch);
+        functions.fire(p.membrane, in.affine, in.rows, in.stride, p.steps, v, out, tile.stride());
         tile.scatter(spikes, out);
     });
 }
@@ -160,7 +170,8 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
         const F* x = tile.gather(p.x, affine.shift, scratch.in);
         const F* grad = tile.gather(g.spikes, F(0), scratch.grad);
         F* out = tile.target(g.x, scratch.out);
-        functions.charge(p.membrane, affine, x, stride, p.steps, v, scratch.charged.data());
+        const auto in = tile.currents(affine, x, scratch);
+        functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
         functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
                        slope_sums);
         for (Index t = 0; t < p.steps; ++t)
@@ -169,6 +180,7 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
                 with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift);
             }
         tile.scatter(g.x, out);
+        if (g.residual) tile.copy(g.residual, out);
     });
     sums[0] = sum(plain), sums[1] = sum(with_x);
 }
