@@ -83,7 +83,10 @@ class NormMap(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Currents of all time steps."""
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        return self.norm(self.synapse(x.flatten(0, 1)).contiguous()).unflatten(0, (len(x), -1))
+        currents = self.norm(self.synapse(x.flatten(0, 1)).contiguous())
+        if currents.requires_grad and not torch.compiler.is_compiling():
+            currents.register_hook(Tensor.contiguous)  # the gradient as well, or its backward is ten times as slow
+        return currents.unflatten(0, (len(x), -1))
 
 
 class TokenMap(nn.Conv1d):

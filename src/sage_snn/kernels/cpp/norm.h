@@ -27,6 +27,9 @@ struct Gradients {
     F *x, *weight, *bias;
     F* residual;         // null: none was added
     double* slope_sums;  // (T), or null
+
+    // The gradient of the normalised values: the residual's, or, with none, kept where that of x will be.
+    F* normal() const { return residual ? residual : x; }
 };
 
 template <class F>

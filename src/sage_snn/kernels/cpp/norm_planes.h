@@ -80,13 +80,10 @@ struct Tile {
     }
 
     void scatter(F* to, const F* rows) const {
-        if (!whole) copy(to, rows);
-    }
-
-    void copy(F* to, const F* rows) const {
+        if (whole) return;
         runs([&](Index source, Index at, Index n) {
             for (Index t = 0; t < p.steps; ++t)
-                std::memcpy(to + source + t * step_stride(), rows + t * stride() + at, size_t(n) * sizeof(F));
+                std::memcpy(to + source + t * step_stride(), rows + t * TILE + at, size_t(n) * sizeof(F));
         });
     }
 
@@ -152,7 +149,7 @@ void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes) {
               [&](Index i, Scratch<F>& scratch) { fire(i / p.chunks(), i % p.chunks(), scratch); });
 }
 
-// Gradient of the normalised values of a chunk, left in g.x; sums[0] and sums[1] get its sum and its sum with x - mean.
+// Gradient of the normalised values of a chunk, left in g.normal(); sums[0] and sums[1] get its sum and its sum with x - mean.
 template <class F>
 void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F>& g, Index c, Index chunk,
                 double* sums, double* slope_sums, Scratch<F>& scratch) {
@@ -163,13 +160,13 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
         const Tile<F> tile(p, c, index);
         tile.template fetch_next<0>(p.x);
         tile.template fetch_next<0>(g.spikes);
-        tile.template fetch_next<1>(g.x);
+        tile.template fetch_next<1>(g.normal());
         F v[TILE], grad_v[TILE] = {};
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         const Index stride = tile.stride();
         const F* x = tile.gather(p.x, affine.shift, scratch.in);
         const F* grad = tile.gather(g.spikes, F(0), scratch.grad);
-        F* out = tile.target(g.x, scratch.out);
+        F* out = tile.target(g.normal(), scratch.out);
         const auto in = tile.currents(affine, x, scratch);
         functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
         functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
@@ -179,13 +176,12 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
                 plain[j] += out[t * stride + j];
                 with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift);
             }
-        tile.scatter(g.x, out);
-        if (g.residual) tile.copy(g.residual, out);
+        tile.scatter(g.normal(), out);
     });
     sums[0] = sum(plain), sums[1] = sum(with_x);
 }
 
-// From the gradient of the normalised values to that of x, in place, for the planes [first, last) of a channel.
+// From the gradient of the normalised values to that of x for the planes [first, last) of a channel.
 template <class F>
 void back_norm(const Planes<F>& p, const Gradients<F>& g, Index c, Index first, Index last, const double* totals,
                bool measured) {
@@ -196,11 +192,12 @@ void back_norm(const Planes<F>& p, const Gradients<F>& g, Index c, Index first, 
     for (Index n = first; n < last; ++n) {
         const Index at = n * p.plane_stride() + c * p.length;
         const F* __restrict x = p.x + at;
-        F* __restrict grad = g.x + at;
+        const F* normal = g.normal() + at;  // may be where the result goes
+        F* grad = g.x + at;
         if (measured)
-            for (Index l = 0; l < p.length; ++l) grad[l] = (grad[l] - level - (x[l] - affine.shift) * tilt) * affine.gain;
+            for (Index l = 0; l < p.length; ++l) grad[l] = (normal[l] - level - (x[l] - affine.shift) * tilt) * affine.gain;
         else
-            for (Index l = 0; l < p.length; ++l) grad[l] *= affine.gain;
+            for (Index l = 0; l < p.length; ++l) grad[l] = normal[l] * affine.gain;
     }
 }
 

@@ -86,15 +86,10 @@ F* target(const Rows<F>& p, F* to, Index at, Index count, std::vector<F>& buffer
 }
 
 template <class F>
-void copy(const Rows<F>& p, F* to, Index at, Index count, const F* rows) {
-    const Index stride = count == TILE ? p.size : TILE;
-    for (Index t = 0; t < p.steps; ++t)
-        std::memcpy(to + t * p.size + at, rows + t * stride, size_t(count) * sizeof(F));
-}
-
-template <class F>
 void scatter(const Rows<F>& p, F* to, Index at, Index count, const F* rows) {
-    if (count < TILE) copy(p, to, at, count, rows);
+    if (count == TILE) return;
+    for (Index t = 0; t < p.steps; ++t)
+        std::memcpy(to + t * p.size + at, rows + t * TILE, size_t(count) * sizeof(F));
 }
 
 template <class F>
@@ -189,7 +184,7 @@ void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes) {
               [&](Index i, Scratch<F>& scratch) { fire(i % columns, i / columns, scratch); });
 }
 
-// Gradient of the normalised values of a part, left in g.x; sums get its sum and its sum with x - mean, lane by lane.
+// Gradient of the normalised values of a part, left in g.normal(); sums get its sum and its sum with x - mean, lane by lane.
 template <class F>
 void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const Gradients<F>& g, const Lanes<F>& lanes,
                Index column, Index part, double* sums, double* slope_sums, Scratch<F>& scratch) {
@@ -207,13 +202,13 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
     tiles_of(p, column, part, [&](Index at, Index count) {
         fetch_ahead<0>(p, p.x, at);
         fetch_ahead<0>(p, g.spikes, at);
-        fetch_ahead<1>(p, static_cast<const F*>(g.x), at);
+        fetch_ahead<1>(p, static_cast<const F*>(g.normal()), at);
         F v[TILE], grad_v[TILE] = {};
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         const Index stride = count == TILE ? p.size : TILE;
         const F* x = gather(p, p.x, at, count, F(0), scratch.in);
         const F* grad = gather(p, g.spikes, at, count, F(0), scratch.grad);
-        F* out = target(p, g.x, at, count, scratch.out);
+        F* out = target(p, g.normal(), at, count, scratch.out);
         const auto in = currents(p, lanes, column, x, at, count, scratch);
         functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
         functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
@@ -223,14 +218,13 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
                 plain[j] += out[t * stride + j];
                 with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift[j]);
             }
-        scatter(p, g.x, at, count, out);
-        if (g.residual) copy(p, g.residual, at, count, out);
+        scatter(p, g.normal(), at, count, out);
         if (++run == BRIEF) close();
     });
     close();
 }
 
-// From the gradient of the normalised values to that of x, in place.
+// From the gradient of the normalised values to that of x.
 template <class F>
 void back_norm(const Rows<F>& p, const Gradients<F>& g, const Lanes<F>& lanes, Index column, Index part,
                bool measured) {
@@ -240,11 +234,12 @@ void back_norm(const Rows<F>& p, const Gradients<F>& g, const Lanes<F>& lanes, I
     for (Index t = 0; t < p.steps; ++t)
         tiles_of(p, column, part, [&](Index at, Index count) {
             const F* __restrict x = p.x + t * p.size + at;
-            F* __restrict grad = g.x + t * p.size + at;
+            const F* normal = g.normal() + t * p.size + at;  // may be where the result goes
+            F* grad = g.x + t * p.size + at;
             if (!measured)
-                for (int j = 0; j < count; ++j) grad[j] *= gain[j];
+                for (int j = 0; j < count; ++j) grad[j] = normal[j] * gain[j];
             else
-                for (int j = 0; j < count; ++j) grad[j] = (grad[j] - level[j] - (x[j] - shift[j]) * tilt[j]) * gain[j];
+                for (int j = 0; j < count; ++j) grad[j] = (normal[j] - level[j] - (x[j] - shift[j]) * tilt[j]) * gain[j];
         });
 }
 
