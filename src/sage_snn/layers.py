@@ -43,22 +43,24 @@ class NormLIF(nn.Module):
         super().__init__()
         self.synapse, self.norm, self.lif = synapse, norm, lif
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Spikes of all time steps."""
-        return self.fire(self.synapse(x.flatten(0, 1)), len(x))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Spikes of all time steps; the residual (T, B, C', ...) is added to what has been normalised."""
+        return self.fire(self.synapse(x.flatten(0, 1)), len(x), residual)
 
     def forward_static(self, x: Tensor, times: int) -> Tensor:
         """The same for an input (B, C, ...) that does not change over time: its synapses work once."""
         return self.fire(torch.cat([self.synapse(x)] * times), times)
 
-    def fire(self, currents: Tensor, times: int) -> Tensor:
+    def fire(self, currents: Tensor, times: int, residual: Tensor | None = None) -> Tensor:
         """Spikes (T, B, C', ...) of the synapses' output (T*B, C', ...)."""
         if self.why_not_fused(currents) is None:
             slope, membrane, shape = self.lif.dynamics(currents)  # pyright: ignore[reportCallIssue]
-            spikes = batch_norm_lif(self.norm, currents, slope, membrane, times, shape)  # pyright: ignore
+            added = None if residual is None else residual.flatten(0, 1)
+            spikes = batch_norm_lif(self.norm, currents, slope, membrane, times, shape, added)  # pyright: ignore
             return self.lif(spikes.unflatten(0, (times, -1)), fired=True)
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        return self.lif(self.norm(currents.contiguous()).unflatten(0, (times, -1)))
+        normal = self.norm(currents.contiguous()).unflatten(0, (times, -1))
+        return self.lif(normal if residual is None else normal + residual)
 
     def why_not_fused(self, x: Tensor | None = None) -> str | None:
         """None if normalisation and neuron run in one kernel, else the reason."""
@@ -81,7 +83,10 @@ class NormMap(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Currents of all time steps."""
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        return self.norm(self.synapse(x.flatten(0, 1)).contiguous()).unflatten(0, (len(x), -1))
+        currents = self.norm(self.synapse(x.flatten(0, 1)).contiguous())
+        if currents.requires_grad and not torch.compiler.is_compiling():
+            currents.register_hook(Tensor.contiguous)  # the gradient as well, or its backward is ten times as slow
+        return currents.unflatten(0, (len(x), -1))
 
 
 class TokenMap(nn.Conv1d):

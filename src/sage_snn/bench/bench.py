@@ -17,7 +17,7 @@ from rich.table import Table
 from ..kernels import status
 from ..kernels.memory import keep_freed_memory
 from . import measures
-from .measures import LARGE, MIDDLE, SMALL, Row
+from .measures import LARGE, MIDDLE, RESNET, SMALL, Row
 
 
 def run_bench(out: Path | None, *, quick: bool, compiled: bool = False) -> list[Row]:
@@ -48,12 +48,15 @@ def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
     repetitions = 7
     sizes = (SMALL,) if quick else (SMALL, MIDDLE, LARGE)
     yield "training step", measures.training(sizes, repetitions, compiled=compiled)
+    resnet = measures.training((RESNET,), repetitions, measure="training step of ResNet-19", compiled=compiled)
+    yield "training step of ResNet-19", resnet
     yield "BatchNorm and LIF", measures.units(measures.UNITS, repetitions)
     yield "SAGE overhead", measures.overhead(sizes, 2 * repetitions + 1)  # to see a hundredth of a step
     single = measures.Size(384, 12, 1)
     yield "inference", measures.inferring((single,) if quick else (LARGE, single), repetitions)
     if not quick:
         yield "memory", measures.memory()
+        yield "memory of ResNet-19", measures.memory(RESNET, large=RESNET.batch)
         yield "growth", measures.growth(repetitions)
 
 

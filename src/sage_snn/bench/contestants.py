@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,39 @@ from torch import Tensor, nn
 
 from ..layers import NormLIF, StatelessLIF
 from ..models import spikformer
+
+
+class Contest(Protocol):
+    """A network and a batch, on both sides."""
+
+    @property
+    def batch(self) -> int:
+        """Images."""
+        ...
+
+    @property
+    def network(self) -> str:
+        """Its name, without the batch."""
+        ...
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Random images and labels."""
+        ...
+
+    def ours(self) -> nn.Module:
+        """Our network."""
+        ...
+
+    def theirs(self) -> nn.Module:
+        """SpikingJelly's."""
+        ...
+
+
+def random_data(batch: int, image: int) -> tuple[Tensor, Tensor]:
+    """Images and labels, always the same."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(batch, 3, image, image, generator=generator)
+    return images, torch.randint(0, 10, (batch,), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -26,13 +60,16 @@ class Size:
 
     def __str__(self) -> str:
         tokens = (self.image // 4) ** 2
-        return f"{self.depth}-{self.dim}, batch {self.batch}, T={self.time_steps}, {tokens} tokens"
+        return f"{self.network}, batch {self.batch}, T={self.time_steps}, {tokens} tokens"
+
+    @property
+    def network(self) -> str:
+        """Its name, without the batch."""
+        return f"{self.depth}-{self.dim}"
 
     def data(self) -> tuple[Tensor, Tensor]:
         """Random images and labels."""
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randn(self.batch, 3, self.image, self.image, generator=generator)
-        return images, torch.randint(0, 10, (self.batch,), generator=generator)
+        return random_data(self.batch, self.image)
 
     def ours(self) -> nn.Module:
         """Our network."""
@@ -54,7 +91,7 @@ class Size:
         )
 
 
-def training_step(model: nn.Module, size: Size, after: Callable[[], None] = lambda: None) -> Callable[[], None]:
+def training_step(model: nn.Module, size: Contest, after: Callable[[], None] = lambda: None) -> Callable[[], None]:
     """Forward, loss, backward; `after` is a policy's step."""
     images, labels = size.data()
 

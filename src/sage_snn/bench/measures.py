@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,10 +14,12 @@ from ..deploy import accelerate, fuse
 from ..kernels import switched_off
 from ..policies import SAGE
 from ..signals import Constant, HeadEntropy, HeadStatistics, Signal
-from .contestants import Size, Unit, inference, settled, training_step, unit_step
+from .contestants import Contest, Size, Unit, inference, settled, training_step, unit_step
+from .resnet import ResNetSize
 from .timing import Timing, alternate
 
 SMALL, MIDDLE, LARGE = Size(64, 8, 32), Size(192, 12, 16), Size(384, 12, 8)
+RESNET = ResNetSize(0.25, 32)
 UNITS = (Unit(4, 8, 192, 1024), Unit(4, 8, 384, 64))
 RECORDED = (0.25, 0.5, 1.0, 2.0)  # temperatures of the studies
 
@@ -36,7 +38,9 @@ class Row:
     note: str = ""
 
 
-def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = False) -> Iterator[Row]:
+def training(
+    sizes: tuple[Contest, ...], repetitions: int, *, measure: str = "training step", compiled: bool = False
+) -> Iterator[Row]:
     """A training step: SpikingJelly, also with channels last and accelerated, ours, ours without kernels; compiled."""
     for size in sizes:
         ours, twin = size.ours(), training_step(size.ours(), size)
@@ -49,7 +53,7 @@ def training(sizes: tuple[Size, ...], repetitions: int, *, compiled: bool = Fals
         }
         if compiled:
             contestants |= _compiled({"SpikingJelly": size.theirs(), "ours": size.ours()}, size)
-        yield from _rows("training step", str(size), alternate(contestants, repetitions))
+        yield from _rows(measure, str(size), alternate(contestants, repetitions))
 
 
 def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
@@ -134,13 +138,13 @@ def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
             yield Row(**{**vars(row), "note": f"{size.batch / row.minimum:.1f} images/s"})
 
 
-def memory(size: Size = LARGE, small: int = 1, large: int = 16) -> Iterator[Row]:
+def memory(size: Size | ResNetSize = LARGE, small: int = 1, large: int = 16) -> Iterator[Row]:
     """How peak resident memory of a training step grows from a small batch to a large one, each in its own process."""
     growth = {}
     for kind in ("theirs", "ours"):
-        peaks = [_peak(kind, Size(size.dim, size.heads, batch)) for batch in (small, large)]
+        peaks = [_peak(kind, replace(size, batch=batch)) for batch in (small, large)]
         growth[kind] = peaks[1] - peaks[0]
-    label = f"{size.depth}-{size.dim}, batch {small} to {large}"
+    label = f"{size.network}, batch {small} to {large}"
     for kind, name in (("theirs", "SpikingJelly"), ("ours", "ours")):
         share = f"{growth[kind] / growth['theirs']:.2f} of SpikingJelly's"
         ratio = growth["theirs"] / growth[kind]
@@ -179,7 +183,7 @@ def _rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
         yield Row(measure, size, name, timing.minimum, timing.median, "s", peer / timing.minimum)
 
 
-def _compiled(models: dict[str, nn.Module], size: Size) -> dict[str, Callable[[], None]]:
+def _compiled(models: dict[str, nn.Module], size: Contest) -> dict[str, Callable[[], None]]:
     """Steps under torch.compile; a model with which that fails is left out, and named."""
     steps: dict[str, Callable[[], None]] = {}
     for name, model in models.items():
@@ -201,11 +205,12 @@ def _inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[],
     return inside
 
 
-def _peak(kind: str, size: Size) -> float:
+def _peak(kind: str, size: Size | ResNetSize) -> float:
     """Peak resident memory in MB of two training steps in a fresh process."""
     code = (
         "from pathlib import Path\n"
-        "from sage_snn.bench.contestants import Size, training_step\n"
+        "from sage_snn.bench.contestants import training_step\n"
+        f"from {type(size).__module__} import {type(size).__name__}\n"
         f"size = {size!r}\nstep = training_step(size.{kind}(), size)\nstep(); step()\n"
         # Not ru_maxrss: a new process inherits that from the one that started it.
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"

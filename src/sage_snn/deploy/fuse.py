@@ -17,9 +17,10 @@ class FoldedLIF(nn.Module):
         super().__init__()
         self.synapse, self.lif = synapse, lif
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Spikes of all time steps."""
-        return self.lif(self.synapse(x.flatten(0, 1)).unflatten(0, (len(x), -1)))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Spikes of all time steps; the residual (T, B, C', ...) is added to the currents."""
+        currents = self.synapse(x.flatten(0, 1)).unflatten(0, (len(x), -1))
+        return self.lif(currents if residual is None else currents + residual)
 
     def forward_static(self, x: Tensor, times: int) -> Tensor:
         """The same for an input (B, C, ...) that does not change over time: its synapses work once."""

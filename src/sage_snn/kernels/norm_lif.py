@@ -1,7 +1,7 @@
 """Batch normalisation and leaky integrate-and-fire in one, from rest: a C++ kernel and its twin in plain torch.
 
 x: (T*B, C, ...) with T time steps, B batch, C channels, which may lie last in memory. Between forward and backward only
-x and two numbers per channel are kept. The slope is a tensor: () for all steps, (T,) one per step; backward reads it as
+x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor: () for all steps, (T,) one per step; backward reads it as
 it is *then* (see `lif.LIF`).
 """
 
@@ -23,12 +23,18 @@ def batch_norm_lif(
     membrane: Membrane,
     times: int,
     shape: str = "Sigmoid",
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """Spikes (T*B, C, ...) of `norm(x)`; a module that scales its output by a constant `factor` is known too."""
+    """Spikes (T*B, C, ...) of `norm(x)`, with a residual of `norm(x) + residual`.
+
+    A module that scales its output by a constant `factor` is known too.
+    """
     mean, var, options = running_statistics(norm)
     factor = getattr(norm, "factor", None)
     weight = norm.weight if factor is None else norm.weight * factor
-    return norm_lif(x, weight, norm.bias, mean, var, slope, membrane, times, **options, shape=shape)
+    return norm_lif(
+        *(x, weight, norm.bias, mean, var, slope, membrane, times), **options, shape=shape, residual=residual
+    )
 
 
 def running_statistics(
@@ -55,6 +61,14 @@ def _require_channels(x: Tensor, *given: Tensor | None) -> None:
         )
 
 
+def _require_same_shape(x: Tensor, residual: Tensor | None) -> None:
+    """The kernel reads as many values as x has."""
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(
+            f"a residual {tuple(residual.shape)} cannot be added to currents {tuple(x.shape)}: give it their shape"
+        )
+
+
 def norm_lif(
     x: Tensor,
     weight: Tensor | None,
@@ -69,13 +83,19 @@ def norm_lif(
     momentum: float = 0.1,
     eps: float = 1e-5,
     shape: str = "Sigmoid",
+    residual: Tensor | None = None,
 ) -> Tensor:
-    """Spikes (T*B, C, ...) in the precision of x; arguments up to `running_var` and by name as in `F.batch_norm`."""
+    """Spikes (T*B, C, ...) in the precision of x; arguments up to `running_var` and by name as in `F.batch_norm`.
+
+    The residual (T*B, C, ...) is added to what has been normalised.
+    """
     require_slopes(slope, times)
     _require_channels(x, weight, bias, running_mean, running_var)
+    _require_same_shape(x, residual)
     if not x.numel() or not runs_natively(x, shape):
         return norm_lif_twin(
-            *(x, weight, bias, running_mean, running_var, slope, membrane, times, training, momentum, eps, shape)
+            *(x, weight, bias, running_mean, running_var, slope, membrane, times, training, momentum, eps, shape),
+            residual,
         )
     if training:
         if x.numel() == x.shape[1]:
@@ -83,8 +103,9 @@ def norm_lif(
         statistics = None, None
     else:
         statistics = running_mean, running_var
-    inputs = x, weight, bias, *statistics
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias, slope)):
+    inputs = x, weight, bias, *statistics, residual
+    wanted = x, weight, bias, residual, slope
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in wanted):
         made: Any = NativeNormLIF.apply(*inputs, slope, membrane, shape, times, eps)
     else:
         made = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **membrane.options)
@@ -110,9 +131,11 @@ def norm_lif_twin(
     momentum: float,
     eps: float,
     shape: str,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """The same in plain torch, one after the other."""
     normal = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    normal = normal if residual is None else normal + residual
     currents = normal.reshape(times, x.shape[0] // times, *x.shape[1:])
     precision = torch.promote_types(x.dtype, torch.float32)
     v = currents.new_full(currents.shape[1:], membrane.rest, dtype=precision)
@@ -131,6 +154,7 @@ class NativeNormLIF(torch.autograd.Function):
         bias: Tensor | None,
         given_mean: Tensor | None,
         given_var: Tensor | None,
+        residual: Tensor | None,
         slope: Tensor,
         membrane: Membrane,
         shape: str,
@@ -138,10 +162,10 @@ class NativeNormLIF(torch.autograd.Function):
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """All of x's positions, all time steps."""
-        inputs = (x, weight, bias, given_mean, given_var)
+        inputs = (x, weight, bias, given_mean, given_var, residual)
         spikes, mean, var = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **membrane.options)
         ctx.mark_non_differentiable(mean, var)
-        ctx.save_for_backward(x, weight, bias, mean, var)
+        ctx.save_for_backward(x, weight, bias, mean, var, residual)
         # On the context, not saved: a saved slope could not be written before backward.
         ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
         ctx.times, ctx.eps, ctx.training = times, eps, given_mean is None
@@ -152,12 +176,12 @@ class NativeNormLIF(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad_spikes: Tensor, _mean: Tensor, _var: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of x, weight, bias and slope."""
-        x, weight, bias, mean, var = ctx.saved_tensors
+        """Gradients of x, weight, bias, residual and slope."""
+        x, weight, bias, mean, var, residual = ctx.saved_tensors
         membrane: Membrane = ctx.membrane
-        wants_slope = ctx.needs_input_grad[5]
+        wants_residual, wants_slope = ctx.needs_input_grad[5:7]
         grads = torch.ops.sage_snn.norm_lif_backward(
-            *(grad_spikes, x, weight, bias, mean, var, ctx.slope),
+            *(grad_spikes, x, weight, bias, mean, var, residual, ctx.slope),
             times=ctx.times,
             eps=ctx.eps,
             training=ctx.training,
@@ -171,7 +195,8 @@ class NativeNormLIF(torch.autograd.Function):
             None if weight is None else grads[1].to(weight.dtype),
             None if bias is None else grads[2].to(bias.dtype),
             *(None, None),
-            grads[3] if wants_slope else None,
+            grads[3].to(residual.dtype) if wants_residual else None,
+            grads[4] if wants_slope else None,
             *(None, None, None, None),
         )
 
@@ -208,19 +233,21 @@ def _norm_lif(
     bias: Tensor | None,
     mean: Tensor | None,
     var: Tensor | None,
+    residual: Tensor | None,
     *,
     times: int,
     eps: float,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dtype, channels = _precision(x), x.shape[1]
-    values, gain, offset = _values(x, dtype, _is_last(x)), _ready(weight, dtype), _ready(bias, dtype)
+    dtype, channels, last = _precision(x), x.shape[1], _is_last(x)
+    values, gain, offset = _values(x, dtype, last), _ready(weight, dtype), _ready(bias, dtype)
+    added = None if residual is None else _values(residual, dtype, last)
     # New tensors also when given: backward needs them as they are now.
     used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
     spikes = torch.empty_like(values)
     function("sage_norm_lif", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
-        *(spikes.data_ptr(), *_sizes(x, times), eps, mean is None),
+        *(pointer(added), spikes.data_ptr(), *_sizes(x, times), eps, mean is None),
         *(*Membrane(**options).arguments, torch.get_num_threads()),
     )
     return spikes.to(x.dtype), used[0], used[1]
@@ -233,6 +260,7 @@ def _norm_lif_backward(
     bias: Tensor | None,
     mean: Tensor,
     var: Tensor,
+    residual: Tensor | None,
     slope: Tensor,
     *,
     times: int,
@@ -241,20 +269,23 @@ def _norm_lif_backward(
     shape: str,
     wants_slope: bool,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     membrane = Membrane(**options)
     dtype, channels, last = _precision(x), x.shape[1], _is_last(x)
     values, gain, offset = _values(x, dtype, last), _ready(weight, dtype), _ready(bias, dtype)
     of_spikes, slopes = _values(grad_spikes, dtype, last), slope_values(slope, times)
+    added = None if residual is None else _values(residual, dtype, last)
+    grad_added = None if added is None else torch.empty_like(added)
     grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
     grad_slope = torch.empty_like(slopes) if wants_slope else None
     function("sage_norm_lif_backward", dtype)(
-        *(values.data_ptr(), pointer(gain), pointer(offset), mean.data_ptr(), var.data_ptr()),
+        *(values.data_ptr(), pointer(gain), pointer(offset), mean.data_ptr(), var.data_ptr(), pointer(added)),
         *(of_spikes.data_ptr(), slopes.data_ptr(), grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),
-        *(pointer(grad_slope), *_sizes(x, times), eps, training),
+        *(pointer(grad_added), pointer(grad_slope), *_sizes(x, times), eps, training),
         *(*membrane.arguments, membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
-    return grad_x.to(x.dtype), grad_weight, grad_bias, slope_gradient(grad_slope, slope)
+    of_residual = x.new_empty(0) if grad_added is None else grad_added.to(x.dtype)
+    return grad_x.to(x.dtype), grad_weight, grad_bias, of_residual, slope_gradient(grad_slope, slope)
 
 
 def _fake_norm_lif(x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -267,21 +298,31 @@ def _like(x: Tensor) -> Tensor:
 
 
 def _fake_norm_lif_backward(
-    grad_spikes: Tensor, x: Tensor, weight: Any, bias: Any, mean: Tensor, var: Tensor, slope: Tensor, **options: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad_spikes: Tensor,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    mean: Tensor,
+    var: Tensor,
+    residual: Tensor | None,
+    slope: Tensor,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     grad_slope = slope.new_empty(slope.shape if options["wants_slope"] else 0)
-    return _like(x), torch.empty_like(mean), torch.empty_like(mean), grad_slope
+    of_residual = x.new_empty(0) if residual is None else _like(x)
+    return _like(x), torch.empty_like(mean), torch.empty_like(mean), of_residual, grad_slope
 
 
 register(
-    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, *, int times, float eps, "
-    f"{MEMBRANE}) -> (Tensor, Tensor, Tensor)",
+    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, Tensor? residual, *, "
+    f"int times, float eps, {MEMBRANE}) -> (Tensor, Tensor, Tensor)",
     _norm_lif,
     _fake_norm_lif,
 )
 register(
     "norm_lif_backward(Tensor grad_spikes, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, "
-    f"Tensor slope, *, int times, float eps, bool training, {BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
+    "Tensor? residual, Tensor slope, *, int times, float eps, bool training, "
+    f"{BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _norm_lif_backward,
     _fake_norm_lif_backward,
 )

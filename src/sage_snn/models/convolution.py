@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from torch import nn
+from torch import Tensor, nn
 
 from ..layers import StatelessLIF
 
@@ -26,6 +26,11 @@ def no_norm(channels: int, branches: int = 1) -> nn.Module:
 def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
     """A convolution without a bias that keeps the size of the image, or divides it by the stride."""
     return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """The same values, (..., C, H, W), in the memory order in which a CPU's convolutions are fastest."""
+    return x.movedim(-3, -1).contiguous().movedim(-1, -3) if x.device.type == "cpu" else x
 
 
 def scaled(channels: Sequence[int], width: float) -> list[int]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
 from ..layers import NormLIF, NormMap
-from .convolution import LIF, Activation, Norm, batch_norm, conv, keep_size, no_norm, scaled
+from .convolution import LIF, Activation, Norm, batch_norm, channels_last, conv, keep_size, no_norm, scaled
 from .network import SpikingNetwork
 
 
@@ -21,14 +21,14 @@ class BasicBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int, activation: Activation, norm: Norm) -> None:
         super().__init__()
         self.first = NormLIF(conv(inputs, outputs, stride=stride), norm(outputs), activation())
-        self.second = NormMap(conv(outputs, outputs), norm(outputs, branches=2))
+        self.second = NormLIF(conv(outputs, outputs), norm(outputs, branches=2), activation())
         changes = stride > 1 or inputs != outputs
         short = NormMap(conv(inputs, outputs, 1, stride), norm(outputs, branches=2)) if changes else nn.Identity()
-        self.shortcut, self.lif = short, activation()
+        self.shortcut = short
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, B, C, H, W) -> (T, B, C', H', W')."""
-        return self.lif(self.second(self.first(x)) + self.shortcut(x))
+        return self.second(self.first(x), self.shortcut(x))
 
 
 class ResNet(SpikingNetwork):
@@ -85,7 +85,7 @@ class ResNet(SpikingNetwork):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Of the last stage, or the spikes of the hidden layer, (T, B, C)."""
-        x = self.start(x)
+        x = channels_last(self.start(x))
         with spikes_as_bits(x):
             stem: list[Any] = list(self.stem)
             for index, unit in enumerate(stem):

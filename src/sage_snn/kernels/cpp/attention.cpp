@@ -299,6 +299,7 @@ extern "C" __attribute__((visibility("default"))) int sage_pack_bits(const void*
     const Index piece = WORD * 256;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (Index first = 0; first < count; first += piece) {
+        if (!binary.load(std::memory_order_relaxed)) continue;
         const Index n = count - first < piece ? count - first : piece;
         const unsigned char* at = static_cast<const unsigned char*>(from) + first * size;
         if (!pack_row(at, size, 1, n, one, to + first / WORD)) binary.store(false, std::memory_order_relaxed);

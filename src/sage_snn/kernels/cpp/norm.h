@@ -25,13 +25,39 @@ struct Gradients {
     const F *mean, *var, *spikes;
     const double* slopes;  // one per step
     F *x, *weight, *bias;
+    F* residual;         // null: none was added
     double* slope_sums;  // (T), or null
+
+    // The gradient of the normalised values: the residual's, or, with none, kept where that of x will be.
+    F* normal() const { return residual ? residual : x; }
 };
 
 template <class F>
 struct Scratch {  // of one thread, grown when a tile is cut off and needs buffers
-    std::vector<F> charged, in, grad, out;
+    std::vector<F> charged, in, grad, out, residual, sum;
 };
+
+// What charges the membranes of a tile: rows of values, `stride` apart, and what is still to be done to each.
+template <class F, class A>
+struct Currents {
+    A affine;
+    const F* rows;
+    Index stride;
+};
+
+// Normalised values and the residual, added up in `sum` (T, TILE), to which nothing is to be done.
+template <class F, class A>
+Currents<F, A> with_residual(const Currents<F, A>& x, const F* residual, A unchanged, Index steps,
+                             std::vector<F>& sum) {
+    sum.resize(size_t(steps * TILE));
+    for (Index t = 0; t < steps; ++t) {
+        const F* __restrict in = x.rows + t * x.stride;
+        const F* __restrict more = residual + t * x.stride;
+        F* __restrict out = sum.data() + t * TILE;
+        for (int j = 0; j < TILE; ++j) out[j] = x.affine(j, in[j]) + more[j];
+    }
+    return {unchanged, sum.data(), TILE};
+}
 
 // body(i, scratch) for i < count; which thread runs which i must not matter.
 template <class F, class Body>

@@ -16,7 +16,7 @@ constexpr Index FORESEEN = 512;  // values of a row from which on the processor 
 template <class F>
 struct Planes {
     Norm<F> norm;
-    const F* x;
+    const F *x, *residual;  // null: none is added to the normalised values
     Index steps, batch, channels, length;
     Membrane<F> membrane;
     int threads;
@@ -86,6 +86,13 @@ struct Tile {
                 std::memcpy(to + source + t * step_stride(), rows + t * TILE + at, size_t(n) * sizeof(F));
         });
     }
+
+    Currents<F, Affine<F>> currents(Affine<F> affine, const F* x, Scratch<F>& scratch) const {
+        const Currents<F, Affine<F>> plain{affine, x, stride()};
+        if (!p.residual) return plain;
+        fetch_next<0>(p.residual);
+        return with_residual(plain, gather(p.residual, F(0), scratch.residual), {0, 1, 0}, p.steps, scratch.sum);
+    }
 };
 
 // visit(tile index) for the tiles of a chunk.
@@ -105,8 +112,8 @@ void fire_chunk(const Planes<F>& p, const Tiles<F>& functions, Affine<F> affine,
         F v[TILE];
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         F* out = tile.target(spikes, scratch.out);
-        functions.fire(p.membrane, affine, tile.gather(p.x, affine.shift, scratch.in), tile.stride(), p.steps, v, out,
-                       tile.stride());
+        const auto in = tile.currents(affine, tile.gather(p.x, affine.shift, scratch.in), scratch);
+        functions.fire(p.membrane, in.affine, in.rows, in.stride, p.steps, v, out, tile.stride());
         tile.scatter(spikes, out);
     });
 }
@@ -142,7 +149,7 @@ void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes) {
               [&](Index i, Scratch<F>& scratch) { fire(i / p.chunks(), i % p.chunks(), scratch); });
 }
 
-// Gradient of the normalised values of a chunk, left in g.x; sums[0] and sums[1] get its sum and its sum with x - mean.
+// Gradient of the normalised values of a chunk, left in g.normal(); sums[0] and sums[1] get its sum and its sum with x - mean.
 template <class F>
 void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F>& g, Index c, Index chunk,
                 double* sums, double* slope_sums, Scratch<F>& scratch) {
@@ -153,14 +160,15 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
         const Tile<F> tile(p, c, index);
         tile.template fetch_next<0>(p.x);
         tile.template fetch_next<0>(g.spikes);
-        tile.template fetch_next<1>(g.x);
+        tile.template fetch_next<1>(g.normal());
         F v[TILE], grad_v[TILE] = {};
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         const Index stride = tile.stride();
         const F* x = tile.gather(p.x, affine.shift, scratch.in);
         const F* grad = tile.gather(g.spikes, F(0), scratch.grad);
-        F* out = tile.target(g.x, scratch.out);
-        functions.charge(p.membrane, affine, x, stride, p.steps, v, scratch.charged.data());
+        F* out = tile.target(g.normal(), scratch.out);
+        const auto in = tile.currents(affine, x, scratch);
+        functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
         functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
                        slope_sums);
         for (Index t = 0; t < p.steps; ++t)
@@ -168,12 +176,12 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
                 plain[j] += out[t * stride + j];
                 with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift);
             }
-        tile.scatter(g.x, out);
+        tile.scatter(g.normal(), out);
     });
     sums[0] = sum(plain), sums[1] = sum(with_x);
 }
 
-// From the gradient of the normalised values to that of x, in place, for the planes [first, last) of a channel.
+// From the gradient of the normalised values to that of x for the planes [first, last) of a channel.
 template <class F>
 void back_norm(const Planes<F>& p, const Gradients<F>& g, Index c, Index first, Index last, const double* totals,
                bool measured) {
@@ -184,11 +192,12 @@ void back_norm(const Planes<F>& p, const Gradients<F>& g, Index c, Index first, 
     for (Index n = first; n < last; ++n) {
         const Index at = n * p.plane_stride() + c * p.length;
         const F* __restrict x = p.x + at;
-        F* __restrict grad = g.x + at;
+        const F* normal = g.normal() + at;  // may be where the result goes
+        F* grad = g.x + at;
         if (measured)
-            for (Index l = 0; l < p.length; ++l) grad[l] = (grad[l] - level - (x[l] - affine.shift) * tilt) * affine.gain;
+            for (Index l = 0; l < p.length; ++l) grad[l] = (normal[l] - level - (x[l] - affine.shift) * tilt) * affine.gain;
         else
-            for (Index l = 0; l < p.length; ++l) grad[l] *= affine.gain;
+            for (Index l = 0; l < p.length; ++l) grad[l] = normal[l] * affine.gain;
     }
 }
 

@@ -20,7 +20,7 @@ constexpr Index AHEAD = 4;   // periods to ask for in advance: their rows lie ap
 template <class F>
 struct Rows {
     Norm<F> norm;
-    const F* x;
+    const F *x, *residual;  // null: none is added to the normalised values
     Index steps, rows, channels;
     Membrane<F> membrane;
     int threads;
@@ -36,11 +36,11 @@ struct Rows {
 // The normalisation, lane by lane of a period; and what leads from its gradient to that of x.
 template <class F>
 struct Lanes {
-    std::vector<F> shift, gain, offset, level, tilt;
+    std::vector<F> shift, gain, offset, level, tilt, zeros, ones;
 
     explicit Lanes(Index period)
         : shift(size_t(period)), gain(size_t(period)), offset(size_t(period)), level(size_t(period)),
-          tilt(size_t(period)) {}
+          tilt(size_t(period)), zeros(TILE, F(0)), ones(TILE, F(1)) {}
 
     void set(Index lane, Affine<F> affine) {
         shift[size_t(lane)] = affine.shift, gain[size_t(lane)] = affine.gain, offset[size_t(lane)] = affine.offset;
@@ -48,6 +48,7 @@ struct Lanes {
     LaneAffine<F> of(Index column) const {
         return {&shift[size_t(column * TILE)], &gain[size_t(column * TILE)], &offset[size_t(column * TILE)]};
     }
+    LaneAffine<F> unchanged() const { return {zeros.data(), ones.data(), zeros.data()}; }
 };
 
 // visit(offset in memory of step 0, lanes in use) for the tiles of a column in a part.
@@ -91,6 +92,16 @@ void scatter(const Rows<F>& p, F* to, Index at, Index count, const F* rows) {
         std::memcpy(to + t * p.size + at, rows + t * TILE, size_t(count) * sizeof(F));
 }
 
+template <class F>
+Currents<F, LaneAffine<F>> currents(const Rows<F>& p, const Lanes<F>& lanes, Index column, const F* x, Index at,
+                                    Index count, Scratch<F>& scratch) {
+    const Currents<F, LaneAffine<F>> plain{lanes.of(column), x, count == TILE ? p.size : TILE};
+    if (!p.residual) return plain;
+    fetch_ahead<0>(p, p.residual, at);
+    const F* residual = gather(p, p.residual, at, count, F(0), scratch.residual);
+    return with_residual(plain, residual, lanes.unchanged(), p.steps, scratch.sum);
+}
+
 // Moments of every lane of a column in a part: sums of (x - c) and (x - c)^2 about the first value c of a brief run.
 template <class F>
 void measure(const Rows<F>& p, Index column, Index part, Moments* found) {
@@ -127,7 +138,6 @@ void measure(const Rows<F>& p, Index column, Index part, Moments* found) {
 template <class F>
 void fire_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const Lanes<F>& lanes, Index column,
                Index part, F* spikes, Scratch<F>& scratch) {
-    const LaneAffine<F> affine = lanes.of(column);
     tiles_of(p, column, part, [&](Index at, Index count) {
         fetch_ahead<0>(p, p.x, at);
         fetch_ahead<1>(p, static_cast<const F*>(spikes), at);
@@ -135,7 +145,8 @@ void fire_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         const Index stride = count == TILE ? p.size : TILE;
         F* out = target(p, spikes, at, count, scratch.out);
-        functions.fire(p.membrane, affine, gather(p, p.x, at, count, F(0), scratch.in), stride, p.steps, v, out, stride);
+        const auto in = currents(p, lanes, column, gather(p, p.x, at, count, F(0), scratch.in), at, count, scratch);
+        functions.fire(p.membrane, in.affine, in.rows, in.stride, p.steps, v, out, stride);
         scatter(p, spikes, at, count, out);
     });
 }
@@ -173,7 +184,7 @@ void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes) {
               [&](Index i, Scratch<F>& scratch) { fire(i % columns, i / columns, scratch); });
 }
 
-// Gradient of the normalised values of a part, left in g.x; sums get its sum and its sum with x - mean, lane by lane.
+// Gradient of the normalised values of a part, left in g.normal(); sums get its sum and its sum with x - mean, lane by lane.
 template <class F>
 void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const Gradients<F>& g, const Lanes<F>& lanes,
                Index column, Index part, double* sums, double* slope_sums, Scratch<F>& scratch) {
@@ -191,14 +202,15 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
     tiles_of(p, column, part, [&](Index at, Index count) {
         fetch_ahead<0>(p, p.x, at);
         fetch_ahead<0>(p, g.spikes, at);
-        fetch_ahead<1>(p, static_cast<const F*>(g.x), at);
+        fetch_ahead<1>(p, static_cast<const F*>(g.normal()), at);
         F v[TILE], grad_v[TILE] = {};
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         const Index stride = count == TILE ? p.size : TILE;
         const F* x = gather(p, p.x, at, count, F(0), scratch.in);
         const F* grad = gather(p, g.spikes, at, count, F(0), scratch.grad);
-        F* out = target(p, g.x, at, count, scratch.out);
-        functions.charge(p.membrane, affine, x, stride, p.steps, v, scratch.charged.data());
+        F* out = target(p, g.normal(), at, count, scratch.out);
+        const auto in = currents(p, lanes, column, x, at, count, scratch);
+        functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
         functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
                        slope_sums);
         for (Index t = 0; t < p.steps; ++t)
@@ -206,13 +218,13 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
                 plain[j] += out[t * stride + j];
                 with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift[j]);
             }
-        scatter(p, g.x, at, count, out);
+        scatter(p, g.normal(), at, count, out);
         if (++run == BRIEF) close();
     });
     close();
 }
 
-// From the gradient of the normalised values to that of x, in place.
+// From the gradient of the normalised values to that of x.
 template <class F>
 void back_norm(const Rows<F>& p, const Gradients<F>& g, const Lanes<F>& lanes, Index column, Index part,
                bool measured) {
@@ -222,11 +234,12 @@ void back_norm(const Rows<F>& p, const Gradients<F>& g, const Lanes<F>& lanes, I
     for (Index t = 0; t < p.steps; ++t)
         tiles_of(p, column, part, [&](Index at, Index count) {
             const F* __restrict x = p.x + t * p.size + at;
-            F* __restrict grad = g.x + t * p.size + at;
+            const F* normal = g.normal() + t * p.size + at;  // may be where the result goes
+            F* grad = g.x + t * p.size + at;
             if (!measured)
-                for (int j = 0; j < count; ++j) grad[j] *= gain[j];
+                for (int j = 0; j < count; ++j) grad[j] = normal[j] * gain[j];
             else
-                for (int j = 0; j < count; ++j) grad[j] = (grad[j] - level[j] - (x[j] - shift[j]) * tilt[j]) * gain[j];
+                for (int j = 0; j < count; ++j) grad[j] = (normal[j] - level[j] - (x[j] - shift[j]) * tilt[j]) * gain[j];
         });
 }
 
