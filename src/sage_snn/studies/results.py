@@ -66,7 +66,7 @@ class RunResult:
 
         NaN where no epoch was trained, as of a network that was converted only.
         """
-        speeds = self.metrics["images_per_second"].astype(float)
+        speeds: Any = self.metrics["images_per_second"].astype(float)
         return float((speeds[1:] if len(speeds) > 1 else speeds).median())
 
     @cached_property

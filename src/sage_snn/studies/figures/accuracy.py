@@ -37,7 +37,7 @@ def accuracy_bars(members: list[Member], comparison: pd.DataFrame) -> Figure | N
         return None
     drawing = Bars("time_steps", "label", "time steps T", "test top-1, last epoch (%)", "data", from_zero=False)
     caption = f"{DOTS} The axis does not start at zero."
-    return Figure("accuracy", "Accuracy per time steps and policy", caption, data, drawing)
+    return Figure("accuracy", "Accuracy per time steps", caption, data, drawing)
 
 
 def differences(members: list[Member], rows: pd.DataFrame, comparison: pd.DataFrame, baseline: str) -> Figure | None:
