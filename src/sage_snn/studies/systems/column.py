@@ -22,7 +22,7 @@ class Told:
 
 
 def columns(entries: Sequence[Entry]) -> list[Told]:
-    """Of a table of these entries; a column of systems where labels are not their names."""
+    """Of a table of these entries; systems and data have a column where it tells something."""
     is_named_otherwise = any(entry.system != entry.name for entry in entries)
     of = "mean over seeds, and in brackets its 95 % interval by Student's t; none for one seed"
     last = Told("Last top-1 (%)", lambda e: _estimate(e.last_top1), lambda e: e.last_top1.mean, of)
@@ -33,7 +33,7 @@ def columns(entries: Sequence[Entry]) -> list[Told]:
         Told("Label" if is_named_otherwise else "System", lambda e: e.name),
         *([Told("System", lambda e: e.system)] if is_named_otherwise else []),
         Told("Protocol", lambda e: e.protocol, hint="own: the system's recipe; common: the one that all share"),
-        Told("Data", lambda e: TITLES.get(e.data, e.data)),
+        *([Told("Data", lambda e: TITLES.get(e.data, e.data))] if len({e.data for e in entries}) > 1 else []),
         Told("Network", lambda e: e.network),
         Told("Parameters", lambda e: number(e.parameters, ",d"), lambda e: e.parameters),
         Told("T", lambda e: str(e.time_steps), lambda e: e.time_steps),
@@ -41,7 +41,7 @@ def columns(entries: Sequence[Entry]) -> list[Told]:
         last,
         best,
         Told("Firing rate (%)", lambda e: number(100 * e.firing_rate, ".2f"), lambda e: e.firing_rate),
-        Told("Operations (M)", lambda e: number(e.sops / 1e6, ",.2f"), lambda e: e.sops, "synaptic, per image"),
+        Told("Synaptic operations (M)", lambda e: number(e.sops / 1e6, ",.2f"), lambda e: e.sops, "millions per image"),
         Told("Energy (µJ)", lambda e: number(e.energy_uj, ",.2f"), lambda e: e.energy_uj, "per image, as estimated"),
         Told("Training time", lambda e: _time(e.seconds), lambda e: e.seconds, "of a run, all stages; mean over seeds"),
         Told("Training", lambda e: e.training),

@@ -46,8 +46,8 @@ def unprinted(entries: Sequence[Entry]) -> str:
 
 def _published(row: Reported, source: str) -> Published:
     originals = originals_on(row.data, row.method)
-    agrees = any(original.top1 == row.top1 for original in originals)
-    why = row.caveat or ("they agree" if agrees else "")
+    agrees = any((original.network, original.top1) == (row.network, row.top1) for original in originals)
+    why = "; ".join(filter(None, ["the accuracies agree" if agrees else "", row.caveat]))
     original = "; ".join(map(_words, originals)) or ("the same paper" if row.method == "SAGE" else "not known")
     return Published(row.method, TITLES[row.data], source, _words(row), original, why)
 

@@ -37,11 +37,17 @@ def systems_section(entries: Sequence[Entry], told: Sequence[Markup] = ()) -> Se
 def _table(entries: Sequence[Entry]) -> Markup:
     shown = columns(entries)
     rows = [
-        {one.title: Cell(one.text(entry), one.value(entry)) if one.value else one.text(entry) for one in shown}
+        {one.title: Cell(_kept(one.text(entry)), one.value(entry)) if one.value else one.text(entry) for one in shown}
         for entry in entries
     ]
     headings = [Column(one.title, one.title, one.value and ".2f", one.hint) for one in shown]
-    return table(rows, headings, "Systems as measured here")
+    data = ", ".join(dict.fromkeys(TITLES.get(entry.data, entry.data) for entry in entries))
+    return table(rows, headings, f"Systems as measured here on {data}")
+
+
+def _kept(text: str) -> str:
+    """An interval stays on one line."""
+    return text.replace(", ", ",\N{NO-BREAK SPACE}")
 
 
 def _pairs_table(compared: Sequence[Pair]) -> Markup:
