@@ -14,11 +14,23 @@ TEMPERATURES = (0.25, 0.5, 1.0, 2.0)
 
 
 def write_run(
-    folder: Path, settings: dict[str, Any] | None = None, *, top1: float, steps: int = 5, speed: float = 100.0
+    folder: Path,
+    settings: dict[str, Any] | None = None,
+    *,
+    top1: float,
+    steps: int = 5,
+    speed: float | None = 100.0,
+    recipe: Any = None,
+    more: dict[str, Any] | None = None,
 ):
-    """A finished run of two blocks and three heads, or as the settings say, whose last epoch has this accuracy."""
+    """A finished run of two blocks and three heads, or as the settings say, whose last epoch has this accuracy.
+
+    Or one of a recipe as it is; `more` goes into its summary. With `epochs: 0` there it was converted only.
+    """
     small = {"epochs": 4, "warmup_epochs": 0, "cooldown_epochs": 0, "model.dim": 24, "model.heads": 3, "model.depth": 2}
-    recipe = load_recipe("digits", small | (settings or {}))
+    recipe = recipe or load_recipe("digits", small | (settings or {}))
+    if (more or {}).get("epochs") == 0:
+        return _write_converted(folder, recipe, top1, more or {})
     files = RunFolder(folder)
     files.signals.mkdir(parents=True)
     versions = {"python": "3.11", "torch": "2.15"}
@@ -36,7 +48,20 @@ def write_run(
             _observations(recipe, epoch, steps, chance).to_parquet(where / f"epoch-{epoch:04d}.parquet")
     summary = {"last_top1": top1, "best_top1": top1 + 0.5, "epochs": recipe.epochs, "parameters": 1000}
     summary |= {"seconds": float(recipe.epochs), "peak_memory_mb": 300.0, "policy": recipe.policy.kind}
-    (folder / "summary.json").write_text(json.dumps(summary | {"seed": recipe.seed, "finished": True}))
+    (folder / "summary.json").write_text(json.dumps(summary | {"seed": recipe.seed, "finished": True} | (more or {})))
+    return folder
+
+
+def _write_converted(folder: Path, recipe: Any, top1: float, more: dict[str, Any]) -> Path:
+    """A run without an epoch: one line of metrics, in which what only training has is null."""
+    files = RunFolder(folder)
+    folder.mkdir(parents=True)
+    files.write_recipe(recipe, {"parameters": 1000, "device": "cpu", "threads": 1})
+    line = {"epoch": 0, "train_loss": None, "test_loss": 1.0, "test_top1": top1, "test_top5": 99.0, "lr": None}
+    files.append_metrics(line | {"seconds": 0.0, "images_per_second": None, "firing_rates": _firing_rates(recipe, 0)})
+    summary = {"last_top1": top1, "best_top1": top1, "parameters": 1000, "seconds": 1.0, "peak_memory_mb": 300.0}
+    summary |= {"policy": recipe.policy.kind, "seed": recipe.seed, "finished": True}
+    (folder / "summary.json").write_text(json.dumps(summary | more))
     return folder
 
 

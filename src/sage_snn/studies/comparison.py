@@ -25,6 +25,7 @@ CAUTION = (
     "go by the t interval"
 )
 NAN = float("nan")
+SETTING = (RECIPE, APPLIED)
 
 
 @dataclass
@@ -65,6 +66,24 @@ def estimate(values: Sequence[float]) -> Estimate:
     std = float(numbers.std(ddof=1))
     half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * std / math.sqrt(n)
     return Estimate(mean, std, n, mean - half, mean + half)
+
+
+def apart(values: Sequence[float], others: Sequence[float]) -> Estimate:
+    """Difference of the means of runs that are not paired, by Welch's t; n is the smaller number of runs.
+
+    A difference of means has no deviation of its own: std is NaN.
+    """
+    mine, theirs = estimate(values), estimate(others)
+    mean, n = mine.mean - theirs.mean, min(mine.n, theirs.n)
+    if n < 2:
+        return Estimate(mean, NAN, n, NAN, NAN)
+    parts = [(one.std**2 / one.n, one.n - 1) for one in (mine, theirs)]
+    error = sum(part for part, _ in parts)
+    if not error > 0:  # equal runs, or a NaN among them
+        return Estimate(mean, NAN, n, mean, mean)
+    freedom = error**2 / sum(part**2 / less for part, less in parts)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(error)
+    return Estimate(mean, NAN, n, mean - half, mean + half)
 
 
 def paired(values: Sequence[float], baseline_values: Sequence[float], claimed_gain: float) -> Paired:
@@ -162,6 +181,14 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
     compared = pd.DataFrame(rows)
     compared["seeds_needed"] = compared["seeds_needed"].astype("Int64")
     return compared
+
+
+def beside_baseline(compared: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a comparison that have a baseline in the same setting, and their baselines."""
+    scene: list[Any] = [name for name in compared if name in ("data", "time_steps") or str(name).startswith(SETTING)]
+    keys: Any = compared[scene].astype(str).agg(" | ".join, axis=1)
+    kept: Any = compared[keys.isin(set(keys[compared["pairs"] > 0]))]
+    return kept.reset_index(drop=True)
 
 
 def scene_columns(table: pd.DataFrame, metric: str) -> list[str]:

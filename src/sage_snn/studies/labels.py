@@ -47,7 +47,7 @@ def context_words(values: Fields, fields: Iterable[str]) -> list[str]:
     """`depth=2`, `lr=0.001`: the words that a label has for fields outside the policy."""
     fields = list(fields)
     chosen = (key for key in fields if is_context(key) and is_looked_at(key, values))
-    return [f"{_short(key, fields)}={_value(values.get(key))}" for key in chosen]
+    return [f"{_short(key, fields)}={told(values.get(key))}" for key in chosen]
 
 
 def is_looked_at(key: str, values: Fields) -> bool:
@@ -55,6 +55,18 @@ def is_looked_at(key: str, values: Fields) -> bool:
     head, _, name = key.partition(".")
     family = FAMILIES.get(head)
     return family is None or not name or family.looks_at(str(values.get(f"{head}.{family.tag}")), name)
+
+
+def told(value: Any) -> str:
+    """A value in a label or a cell: `0.001`, `ann(epochs=5)` for stages."""
+    if isinstance(value, list | tuple) and value and all(isinstance(part, Mapping) for part in value):
+        return "+".join(_stage(part) for part in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _stage(fields: Fields) -> str:
+    settings = ",".join(f"{key}={told(value)}" for key, value in (fields.get("settings") or {}).items())
+    return f"{fields.get('name')}({settings})"
 
 
 def _tells_apart(key: str, group: Sequence[Fields]) -> bool:
@@ -71,7 +83,7 @@ def _words(recipe: Recipe, fields: list[str]) -> list[str]:
     for key in fields:
         name = key.removeprefix("policy.")
         if name != key and is_looked_at(key, identity) and identity[key] != POLICIES.defaults[name]:
-            words.append(f"{_short(key, fields)}={_value(identity[key])}")
+            words.append(f"{_short(key, fields)}={told(identity[key])}")
     return words + context_words(identity, fields)
 
 
@@ -81,7 +93,3 @@ def _short(key: str, fields: Sequence[str]) -> str:
     if head in FAMILIES and last == FAMILIES[head].tag:
         return head
     return last if sum(other.rpartition(".")[2] == last for other in fields) == 1 else key
-
-
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -76,13 +76,21 @@ class StudyProgress:
 
 
 def cost(planned: Planned) -> float:
-    """How long a run takes beside others of its study: epochs times time steps."""
-    return planned.recipe.total_epochs * planned.recipe.model.time_steps
+    """How long a run takes beside others of its study: epochs times time steps, earlier stages included.
+
+    Stages before the last train a network that sees an image once, unless they say otherwise.
+    """
+    recipe = planned.recipe
+    earlier = 0.0
+    for stage in getattr(recipe, "stages", ()):
+        chosen = {"epochs": recipe.epochs, "cooldown_epochs": recipe.cooldown_epochs, **stage.settings}
+        earlier += (chosen["epochs"] + chosen["cooldown_epochs"]) * chosen.get("model.time_steps", 1)
+    return earlier + _epochs(planned) * recipe.model.time_steps
 
 
 def share(state: StudyState, planned: Planned) -> float:
     """How much of a run is done."""
-    return min(1.0, state.epochs_done(planned) / planned.recipe.total_epochs)
+    return min(1.0, state.epochs_done(planned) / _epochs(planned))
 
 
 def seconds_left(state: StudyState, plan: Sequence[Planned]) -> tuple[float, str] | None:
@@ -109,6 +117,11 @@ def announcement(state: StudyState, plan: Sequence[Planned]) -> str:
     if left is None:
         return f"{text}; how long the rest takes is not known ({state.study.about.get('cost', 'no cost is stated')})"
     return f"{text}; about {duration(left[0])} for the rest, one after another ({left[1]})"
+
+
+def _epochs(planned: Planned) -> int:
+    """Of the last stage; a network that is converted only is evaluated once."""
+    return max(1, planned.recipe.total_epochs)
 
 
 def duration(seconds: float) -> str:

@@ -8,20 +8,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from .. import __version__
-from .comparison import compare
+from ..runs.folder import write_atomically
+from .comparison import beside_baseline, compare
 from .conditions import condition_notes
 from .figures import Figure, baseline_of, figures_of, save, unread
-from .page.document import write_page
+from .page.document import Section, write_page
 from .page.findings import METRICS, comparison_tables, summary
 from .page.markup import Markup, tag
 from .page.material import facts_list, figure_section, recipe_section, runs_section
 from .paper.claims import Claim, claims
 from .paper.sections import claims_table, is_reported, reported, verdicts_in_words
 from .progress import duration
-from .results import ResultError, RunResult, table
+from .results import ResultError, RunResult, field_columns, table
 from .silence import silence
 from .study import Planned, Study
+from .systems.entry import entries
+from .systems.markdown import systems_markdown
+from .systems.section import systems_section
+
+# Families of figures that compare policies of one network, and mean nothing between systems.
+POLICIES_ONLY = ("overhead", "sensitivity")
 
 
 @contextmanager
@@ -48,7 +57,8 @@ def write_report(
     """Write out/report.html and out/figures/*.{png,pdf,csv}; gives the path of the page.
 
     A study brings the labels of its variants, its baseline and metric, which figures come first, and whether the
-    paper's claims are judged; `failures` says why runs of it are missing, by their keys.
+    paper's claims are judged; `failures` says why runs of it are missing, by their keys. A study of whole systems has
+    their table first, and in out/systems.md, and pairs only what is trained as its baseline is.
     """
     if not runs:
         raise ResultError("no finished run to report; run something first, or give the folders of finished runs")
@@ -59,24 +69,42 @@ def write_report(
     labels = list(rows["label"])
     baseline = (study.compare.baseline if study else None) or baseline_of(rows)
     metric = study.compare.metric if study else METRICS[0]
+    systems = entries(plan, runs, rows) if study and study.compares_systems else []
     figures = _in_order(figures_of(runs, names, baseline), study)
+    figures = [figure for figure in figures if not (systems and _is_of_policies(figure, study))]
     for figure in figures:
         save(figure, out / "figures")
     comparisons = {name: compare(rows, name, baseline) for name in dict.fromkeys([*METRICS, metric])}
     missing = [planned for planned in plan if planned.key not in {run.folder.name for run in runs}]
     judged = claims(runs) if study and study.claims == "paper" else []
     told = _told(_gap(missing, len(plan), failures or {}), runs, labels, judged)
+    who = "System" if systems else "Policy"
+    if systems:
+        write_atomically(out / "systems.md", systems_markdown(systems).encode())
+        findings = [systems_section(systems, told), *_beside(study, comparisons)]
+    else:
+        findings = [
+            summary(comparisons[metric], baseline, metric, told),
+            *([reported(runs, labels, comparisons)] if judged or is_reported(runs) else []),
+            comparison_tables(comparisons, baseline),
+        ]
     sections = [
-        summary(comparisons[metric], baseline, metric, told),
-        *([reported(runs, labels, comparisons)] if judged or is_reported(runs) else []),
-        comparison_tables(comparisons, baseline),
+        *findings,
         *([claims_table(judged, figures)] if judged else []),
-        figure_section(figures, unread(runs, labels)),
-        runs_section(rows),
+        figure_section(figures, "" if systems else unread(runs, labels)),
+        runs_section(rows.drop(columns=field_columns(rows)) if systems else rows, who),
         recipe_section(runs, labels),
     ]
-    lede, facts = tag("p", _lede(study), class_="lede"), facts_list(_facts(rows, len(missing)))
+    lede, facts = tag("p", _lede(study), class_="lede"), facts_list(_facts(rows, len(missing), who))
     return write_page(out / "report.html", title, lede, facts, sections, _foot())
+
+
+def _beside(study: Study | None, comparisons: Mapping[str, pd.DataFrame]) -> list[Section]:
+    """Of systems, what is trained as the study's baseline is; nothing where it names none."""
+    if study is None or (baseline := study.compare.baseline) is None:
+        return []
+    metric, kept = study.compare.metric, {name: beside_baseline(one) for name, one in comparisons.items()}
+    return [] if kept[metric].empty else [summary(kept[metric], baseline, metric), comparison_tables(kept, baseline)]
 
 
 def _told(gap: str, runs: Sequence[RunResult], labels: Sequence[str], judged: Sequence[Claim]) -> list[Markup]:
@@ -126,15 +154,15 @@ def _gap(missing: Sequence[Planned], planned: int, failures: Mapping[str, str]) 
     return f"{told} {len(failed)} of them failed, which the means do not show: {by_label}; the first says: {first}"
 
 
-def _facts(rows: Any, missing: int) -> dict[str, str]:
+def _facts(rows: Any, missing: int, who: str) -> dict[str, str]:
     seeds = rows.groupby(["data", "time_steps", "label"])["seed"].nunique()
     spread = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
     return {
         "Runs": f"{len(rows)} of {len(rows) + missing}" if missing else str(len(rows)),
         "Data": ", ".join(rows["data"].unique()),
-        "Policies": str(rows["label"].nunique()),
+        "Policies" if who == "Policy" else "Systems and protocols": str(rows["label"].nunique()),
         "Time steps": ", ".join(str(steps) for steps in sorted(rows["time_steps"].unique())),
-        "Seeds per policy": spread,
+        f"Seeds per {who.lower()}": spread,
         "Training time": duration(float(rows["seconds"].sum())),
     }
 
@@ -142,4 +170,14 @@ def _facts(rows: Any, missing: int) -> dict[str, str]:
 def _in_order(figures: list[Figure], study: Study | None) -> list[Figure]:
     """What the study is about comes first."""
     wanted = study.report if study else []
-    return sorted(figures, key=lambda figure: figure.name.split("-")[0] not in wanted)
+    return sorted(figures, key=lambda figure: _family(figure) not in wanted)
+
+
+def _is_of_policies(figure: Figure, study: Study | None) -> bool:
+    """Does it compare policies of one network? Differences mean something to a baseline that somebody chose."""
+    is_chosen = study is not None and study.compare.baseline is not None
+    return _family(figure) in POLICIES_ONLY or (_family(figure) == "difference" and not is_chosen)
+
+
+def _family(figure: Figure) -> str:
+    return figure.name.split("-")[0]

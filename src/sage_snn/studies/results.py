@@ -17,7 +17,7 @@ from ..recipes.fields import LOADER, RecipeError
 from ..recipes.recipe import Recipe, parse_recipe
 from ..runs.folder import RunError, RunFolder
 from .conditions import condition, condition_columns, condition_words, different_conditions
-from .labels import APPLIED, RECIPE, THREADS, is_context, labels, varying
+from .labels import APPLIED, RECIPE, THREADS, is_context, labels, told, varying
 from .paper.settings import unusual
 
 _SUMMARY = ("last_top1", "best_top1", "epochs", "parameters", "seconds", "peak_memory_mb")
@@ -62,9 +62,12 @@ class RunResult:
 
     @property
     def images_per_second(self) -> float:
-        """Median over the epochs; the first is left out if there are others: it pays for compiling and caches."""
-        speeds = self.metrics["images_per_second"]
-        return float(np.median(speeds[1:] if len(speeds) > 1 else speeds))
+        """Median over the epochs, the first left out if there are others: it pays for compiling and caches.
+
+        NaN where no epoch was trained, as of a network that was converted only.
+        """
+        speeds: Any = self.metrics["images_per_second"].astype(float)
+        return float((speeds[1:] if len(speeds) > 1 else speeds).median())
 
     @cached_property
     def over_heads(self) -> pd.DataFrame | None:
@@ -262,4 +265,6 @@ def _number(value: Any) -> float:
 
 
 def _hashable(value: Any) -> Any:
+    if isinstance(value, list) and any(isinstance(part, dict) for part in value):
+        return told(value)
     return tuple(value) if isinstance(value, list) else value

@@ -56,7 +56,8 @@ def finished_runs(study: Study, out: str | Path = "runs") -> list[Path]:
 
 
 def _row(state: StudyState, planned: Planned, failure: str | None) -> Row:
-    summary, epochs = state.summary(planned), state.epochs_done(planned)
+    summary, total = state.summary(planned), planned.recipe.total_epochs
+    epochs = min(total, state.epochs_done(planned))  # a network without an epoch has a line of metrics all the same
     kind: State = "waiting"
     why = ""
     if summary is not None:
@@ -71,4 +72,4 @@ def _row(state: StudyState, planned: Planned, failure: str | None) -> Row:
     top1 = None if summary is None else summary.get("last_top1")
     recipe = planned.recipe
     names = (planned.key, planned.label, recipe.model.time_steps, recipe.seed)
-    return Row(*names, kind, epochs, recipe.total_epochs, top1, why)
+    return Row(*names, kind, epochs, total, top1, why)

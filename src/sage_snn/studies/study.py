@@ -1,4 +1,4 @@
-"""A study as data: a recipe, the axes over which it varies, and what is compared. Read from YAML, checked whole."""
+"""A study as data: recipes, the axes over which they vary, and what is compared. Read from YAML, checked whole."""
 
 import difflib
 import hashlib
@@ -29,16 +29,29 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Protocol = Literal["own", "common"]
+
+
 class Variant(_Part):
-    """Settings that belong together, as one point of an axis of their own."""
+    """Settings that belong together, as one point of an axis of their own; on top of the study's recipe or another.
+
+    `protocol` says of a whole system whether it is trained by its own recipe or by the one that all share.
+    """
 
     label: str | None = None
-    settings: dict[str, Any]
+    recipe: str | None = None
+    protocol: Protocol | None = None
+    settings: dict[str, Any] = {}
 
     @field_validator("settings")
     @classmethod
     def _dotted(cls, value: dict[str, Any]) -> dict[str, Any]:
         return dict(flat(spelled_out(value)))
+
+    @property
+    def title(self) -> str | None:
+        """The label, with the protocol where there is one."""
+        return f"{self.label} ({self.protocol})" if self.label and self.protocol else self.label
 
 
 class Comparing(_Part):
@@ -52,23 +65,28 @@ class Comparing(_Part):
 # fmt: off
 Family = Literal[
     "accuracy", "difference", "curves", "sensitivity", "slopes", "heads", "idle", "firing", "gini", "temperature",
-    "overhead",
+    "overhead", "steps",
 ]
 # fmt: on
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One run of a study: `settings` is where it differs from the others, `key` the name of its folder."""
+    """One run of a study: `settings` is where it differs from the others, `key` the name of its folder.
+
+    `name` is its label without the protocol.
+    """
 
     recipe: Recipe
     settings: dict[str, Any]
     key: str
     label: str
+    name: str
+    protocol: Protocol | None = None
 
 
 class Study(_Part):
-    """A grid of runs of one recipe."""
+    """A grid of runs of one recipe, or of several that its variants name."""
 
     name: str = Field(default="unnamed", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     about: dict[str, Any] = {}
@@ -94,10 +112,16 @@ class Study(_Part):
                 raise StudyError(f"study {self.name}: none of its {who} looks at {axis}; remove that axis")
         recipes = [point.recipe for point in points]
         fields = varying(recipes)
+        # Whole recipes differ in more than a label can hold.
+        told = [name for name in fields if name in self.axes] if self._has_recipes else fields
         return [
-            Planned(point.recipe, point.settings, point.key, point.label(fields) or name)
-            for point, name in zip(points, labels(recipes, fields), strict=True)
+            point.planned(told, otherwise) for point, otherwise in zip(points, labels(recipes, fields), strict=True)
         ]
+
+    @property
+    def compares_systems(self) -> bool:
+        """Do its variants name protocols, so that each is a system of its own?"""
+        return any(variant.protocol for variant in self.variants)
 
     def count(self) -> int:
         """How many runs there are, without the labels that take time."""
@@ -105,16 +129,22 @@ class Study(_Part):
 
     def _distinct(self) -> list["_Point"]:
         try:
-            base = load_recipe(self.recipe, self.settings)
-            return _once([_Point(variant, point, base) for variant, point in self._points()], self.name)
+            names = [self.recipe, *(variant.recipe for variant in self.variants if variant.recipe)]
+            bases = {name: load_recipe(name, self.settings) for name in dict.fromkeys(names)}
+            points = [_Point(variant, point, bases[variant.recipe or self.recipe]) for variant, point in self._points()]
+            return _once(points, self.name)
         except RecipeError as error:
             raise StudyError(f"study {self.name}: {error}") from None
+
+    @property
+    def _has_recipes(self) -> bool:
+        return any(variant.recipe for variant in self.variants)
 
     def _points(self) -> Iterator[tuple[Variant, dict[str, Any]]]:
         seeds = self.axes.get("seed", [None])
         others = {key: values for key, values in self.axes.items() if key != "seed"}
         for seed in seeds:
-            for variant in self.variants or [Variant(settings={})]:
+            for variant in self.variants or [Variant()]:
                 for values in itertools.product(*others.values()):
                     point = variant.settings | dict(zip(others, values, strict=True))
                     yield variant, (point if seed is None else point | {"seed": seed})
@@ -130,12 +160,19 @@ class _Point:
         self.recipe = base.updated(self.used)
         self.key = run_key(self.recipe)
 
-    def label(self, fields: list[str]) -> str | None:
-        """The variant's, with what the axes add."""
-        if self.variant.label is None:
-            return None
-        apart = [name for name in fields if name not in self.variant.settings]
-        return " ".join([self.variant.label, *context_words(self.recipe.identity(), apart)])
+    def planned(self, fields: list[str], otherwise: str) -> Planned:
+        """The run; its label is the variant's, with what the axes add, or the other one."""
+        variant = self.variant
+        if variant.label is None or variant.title is None:
+            return Planned(self.recipe, self.settings, self.key, otherwise, otherwise, variant.protocol)
+        apart = [name for name in fields if name not in variant.settings]
+        words = context_words(self.recipe.identity(), apart)
+        label, name = (" ".join([start, *words]) for start in (variant.title, variant.label))
+        return Planned(self.recipe, self.settings, self.key, label, name, variant.protocol)
+
+    def __str__(self) -> str:
+        told = [repr(self.variant.title)] if self.variant.title else []
+        return " with ".join([*told, str(self.settings)])
 
 
 def run_key(recipe: Recipe) -> str:
@@ -185,6 +222,7 @@ def parse_study(
     if settings:
         study = study.model_copy(update={"settings": study.settings | dict(flat(spelled_out(settings)))})
     _check_fields(study, source)
+    _check_variants(study, source)
     _check_baseline(study, source)
     return study
 
@@ -192,9 +230,11 @@ def parse_study(
 def _fields(source: str | Path) -> dict[str, Any]:
     text, stem, beside = read_text(source, SHIPPED, "study", StudyError)
     fields = parse_mapping(text, source, "with `recipe:` and `axes:`; see `sage-snn study --help`", StudyError)
-    recipe = fields.get("recipe")
-    if beside is not None and isinstance(recipe, str) and (beside / recipe).is_file():
-        fields["recipe"] = str(beside / recipe)
+    variants = fields.get("variants")
+    for part in [fields, *(variants if isinstance(variants, list) else [])]:
+        recipe = part.get("recipe") if isinstance(part, dict) else None
+        if beside is not None and isinstance(recipe, str) and (beside / recipe).is_file():
+            part["recipe"] = str(beside / recipe)
     return {"name": stem} | fields
 
 
@@ -225,10 +265,28 @@ def _check_fields(study: Study, source: str) -> None:
         raise StudyError(f"{source}: {both[0]} is both in settings and set by a variant; keep one of them")
 
 
+def _check_variants(study: Study, source: str) -> None:
+    """Recipes of one's own and protocols need labels that tell them apart."""
+    titles = list[str]()
+    for number, variant in enumerate(study.variants, start=1):
+        if study.compares_systems and not variant.protocol:
+            who = variant.label or f"variant {number}"
+            raise StudyError(f"{source}: {who} names no protocol and others do; give it `protocol: own` or `common`")
+        if not (variant.recipe or variant.protocol):
+            continue
+        if not variant.title:
+            raise StudyError(f"{source}: variant {number} names a recipe or protocol; give it a label too")
+        titles.append(variant.title)
+    if twice := next((title for title in titles if titles.count(title) > 1), None):
+        raise StudyError(f"{source}: two variants are called {twice!r}; give each a label of its own")
+
+
 def _check_baseline(study: Study, source: str) -> None:
     known = list(dict.fromkeys(planned.label for planned in study.runs()))
     baseline = study.compare.baseline
-    if baseline is not None and not any(label == baseline or label.startswith(f"{baseline} ") for label in known):
+    starts = [variant.title for variant in study.variants] if study.compares_systems else []
+    is_known = any(label == baseline or label.startswith(f"{baseline} ") for label in known)
+    if baseline is not None and not (baseline in starts if starts else is_known):
         raise StudyError(f"{source}: the baseline {baseline!r} is none of its runs: {', '.join(known)}")
 
 
@@ -237,9 +295,11 @@ def _once(points: list[_Point], name: str) -> list[_Point]:
     seen: dict[str, _Point] = {}
     for point in points:
         first = seen.setdefault(point.key, point)
-        if first is not point and point.used == point.settings:
+        # A system that vanishes because another is the same run would be missed.
+        is_lost = first.variant is not point.variant and bool(point.variant.protocol)
+        if first is not point and (is_lost or point.used == point.settings):
             raise StudyError(
-                f"study {name}: {first.settings} and {point.settings} are the same run; "
+                f"study {name}: {first} and {point} are the same run; "
                 "remove a value that stands twice, or a variant that changes nothing"
             )
     return list(seen.values())

@@ -12,6 +12,7 @@ from .blocks import block_figures, unread
 from .figure import Figure, save
 from .firing import firing_figures
 from .overhead import overhead_figures
+from .steps import steps_figures
 from .style import label_order
 from .temperature import temperature_figures
 from .tidy import members
@@ -32,6 +33,7 @@ def figures_of(
     listed = members(runs, rows)
     return [
         *accuracy_figures(listed, rows, baseline or baseline_of(rows)),
+        *steps_figures(listed),
         *block_figures(listed),
         *firing_figures(listed),
         *temperature_figures(listed),

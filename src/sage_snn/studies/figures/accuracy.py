@@ -37,7 +37,7 @@ def accuracy_bars(members: list[Member], comparison: pd.DataFrame) -> Figure | N
         return None
     drawing = Bars("time_steps", "label", "time steps T", "test top-1, last epoch (%)", "data", from_zero=False)
     caption = f"{DOTS} The axis does not start at zero."
-    return Figure("accuracy", "Accuracy per time steps and policy", caption, data, drawing)
+    return Figure("accuracy", "Accuracy per time steps", caption, data, drawing)
 
 
 def differences(members: list[Member], rows: pd.DataFrame, comparison: pd.DataFrame, baseline: str) -> Figure | None:
@@ -59,10 +59,11 @@ def accuracy_curves(members: list[Member]) -> Figure | None:
     """Test accuracy over epochs, mean over seeds with the range of the seeds."""
     parts: list[pd.DataFrame] = []
     for group in groups(members):
-        tables = [m.run.metrics.assign(seed=m.seed) for m in group.members if "test_top1" in m.run.metrics]
-        if not tables:
+        # A network that was converted only has an accuracy, but no epoch.
+        trained = [m.run.metrics for m in group.members if m.run.summary["epochs"] and "test_top1" in m.run.metrics]
+        if not trained:
             continue
-        joined = pd.concat(tables)
+        joined = pd.concat([rows[["epoch", "test_top1"]] for rows in trained])
         joined = joined[joined["epoch"] % max(1, -(-int(joined["epoch"].max() + 1) // POINTS)) == 0]
         rows = [(epoch, one.mean(), *band(one)) for epoch, one in joined.groupby("epoch")["test_top1"]]
         part = pd.DataFrame(rows, columns=["epoch", "test_top1", "low", "high"])

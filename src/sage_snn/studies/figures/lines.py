@@ -1,5 +1,6 @@
 """Curves with bands in a grid of panels."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from .panels import Grid, whole_ticks
+from .panels import Grid, Panel, powers_of_two, whole_ticks
 from .style import INK, Style, for_matplotlib, for_plotly, styles
 
 AT_ZERO = (-0.05, 1.0)  # limits of panels in which nothing leaves zero: renderers would show rounding
@@ -30,6 +31,8 @@ class Lines:
     references: dict[str, float] = field(default_factory=dict)  # dotted line per row (or "" for all)
     share_y: bool = True
     log_y: bool = False
+    log_x: bool = False  # powers of two
+    levels: str | None = None  # column of a level per series, a dotted line in its colour
     whiskers: bool = False  # instead of a band, where nothing is known between the points
 
     def width(self, data: pd.DataFrame) -> int:
@@ -47,8 +50,8 @@ class Lines:
                 for trace in self._traces(str(name), rows, looks[str(name)], show=str(name) not in named):
                     figure.add_trace(trace, **panel.at)
                 named.add(str(name))
-            if (level := self._reference(panel.row_name)) is not None:
-                line = {"color": "rgba(128,128,128,0.8)", "width": 1, "dash": "dot"}
+            for level, colour in self._levels(panel, looks, "rgba(128,128,128,0.8)"):
+                line = {"color": colour, "width": 1, "dash": "dot"}
                 across = {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": level, "y1": level}
                 figure.add_shape(across, line=line, **panel.at)  # as add_hline does, six times as fast
             if panel.row in at_zero:
@@ -57,7 +60,11 @@ class Lines:
                 figure.update_yaxes(title_text=for_plotly(self._y_title(panel.row_name)), **panel.at)
             if panel.is_lowest:
                 figure.update_xaxes(title_text=for_plotly(self.x_title), showticklabels=True, **panel.at)
-        figure.update_xaxes(**whole_ticks(data[self.x]))
+        if self.log_x:
+            powers = powers_of_two(data[self.x])
+            figure.update_xaxes(type="log", tickvals=powers, ticktext=[str(power) for power in powers])
+        else:
+            figure.update_xaxes(**whole_ticks(data[self.x]))
         figure.update_yaxes(exponentformat="power")
         figure.update_layout(showlegend=data[self.series].nunique() > 1)
         if self.log_y:
@@ -69,22 +76,20 @@ class Lines:
         grid = self._grid(data)
         axes = grid.matplotlib(canvas, shared_y=self.share_y)
         looks, at_zero = styles([str(name) for name in data[self.series].unique()]), self._rows_at_zero(grid, data)
-        ticks = whole_ticks(data[self.x])
-        locator = MultipleLocator(ticks["dtick"], ticks["tick0"]) if ticks else MaxNLocator(6, integer=True)
         handles: dict[str, Any] = {}
         for panel in grid.panels(data):
             axis = axes[panel.row][panel.column]
             for name, rows in panel.data.groupby(self.series, sort=False):
                 handles.setdefault(str(name), self._curve(axis, rows, looks[str(name)]))
-            if (level := self._reference(panel.row_name)) is not None:
-                axis.axhline(level, color=INK, linewidth=0.7, linestyle=":")
+            for level, colour in self._levels(panel, looks, INK):
+                axis.axhline(level, color=colour, linewidth=0.7 if colour == INK else 1.0, linestyle=":")
             if self.log_y:
                 axis.set_yscale("log", nonpositive="mask")
             elif panel.row in at_zero:
                 axis.set_ylim(*AT_ZERO)
             if panel.column == 0:
                 axis.set_ylabel(for_matplotlib(self._y_title(panel.row_name)))
-            axis.xaxis.set_major_locator(locator)
+            self._set_ticks(axis, data)
             if panel.is_lowest:
                 axis.set_xlabel(for_matplotlib(self.x_title))
                 axis.tick_params(labelbottom=True)
@@ -133,6 +138,26 @@ class Lines:
             rows[self.x], rows[self.y], color=look.colour, linestyle=look.dash[1], linewidth=1.4, **shape
         )
         return line
+
+    def _set_ticks(self, axis: Any, data: pd.DataFrame) -> None:
+        if self.log_x:
+            powers = powers_of_two(data[self.x])
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(powers, [str(power) for power in powers])
+            return
+        ticks = whole_ticks(data[self.x])
+        locator = MultipleLocator(ticks["dtick"], ticks["tick0"]) if ticks else MaxNLocator(6, integer=True)
+        axis.xaxis.set_major_locator(locator)
+
+    def _levels(self, panel: Panel, looks: Mapping[str, Style], neutral: str) -> list[tuple[float, str]]:
+        """Dotted lines across a panel, each with its colour."""
+        level = self._reference(panel.row_name)
+        lines = [] if level is None else [(level, neutral)]
+        if self.levels is None:
+            return lines
+        firsts = panel.data.drop_duplicates(self.series).dropna(subset=[self.levels])
+        own = zip(firsts[self.levels], firsts[self.series], strict=True)
+        return lines + [(float(level), looks[str(name)].colour) for level, name in own]
 
     def _rows_at_zero(self, grid: Grid, data: pd.DataFrame) -> set[int]:
         """Rows of panels in which every value is zero."""

@@ -119,3 +119,10 @@ def whole_ticks(values: Any) -> dict[str, int]:
     if not len(numbers) or (numbers % 1).any() or (span := int(numbers[-1] - numbers[0])) > SHORT:
         return {}
     return {"tick0": int(numbers[0]), "dtick": max(1, -(-span // 6))}
+
+
+def powers_of_two(values: Any) -> list[int]:
+    """Ticks of an axis that doubles: all powers from the smallest value to the largest."""
+    numbers = np.asarray(values, dtype=float)
+    low, high = (int(np.floor(np.log2(end))) for end in (numbers.min(), numbers.max()))
+    return [2**power for power in range(low, high + 1)]

@@ -48,11 +48,12 @@ class Style:
 
 def style(index: int) -> Style:
     """The look of the series of this index."""
+    again = index + index // len(COLOURS)  # as many markers as colours: the second time round each meets another
     return Style(
         COLOURS[index % len(COLOURS)],
         DASHES[index % len(DASHES)],
-        MARKERS[index % len(MARKERS)],
-        HATCHES[index % len(HATCHES)],
+        MARKERS[again % len(MARKERS)],
+        HATCHES[again % len(HATCHES)],
     )
 
 

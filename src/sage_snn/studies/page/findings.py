@@ -54,9 +54,7 @@ def summary(comparison: pd.DataFrame, baseline: str, metric: str, told: Sequence
     rest = details(f"{len(sentences) - SHOWN} more", tag("ul", *sentences[SHOWN:], class_="said"))
     cautions = sorted({row["caution"] for row in rows if row.get("caution")})
     if (tested := sum(int(row["pairs"]) > 1 for row in rows)) > 1:
-        cautions.append(
-            f"these are {tested} intervals: without any true difference one in twenty such intervals leaves out zero"
-        )
+        cautions.append(by_chance(tested))
     return section(
         "summary",
         "Summary",
@@ -66,6 +64,11 @@ def summary(comparison: pd.DataFrame, baseline: str, metric: str, told: Sequence
         rest if len(sentences) > SHOWN else None,
         *(tag("p", f"{caution[:1].upper()}{caution[1:]}.", class_="note") for caution in cautions),
     )
+
+
+def by_chance(intervals: int) -> str:
+    """What a reader of many intervals must know."""
+    return f"these are {intervals} intervals: without any true difference one in twenty such intervals leaves out zero"
 
 
 def comparison_tables(comparisons: dict[str, pd.DataFrame], baseline: str) -> Section:

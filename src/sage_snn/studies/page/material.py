@@ -54,10 +54,10 @@ def figure_part(figure: Figure) -> Markup:
     )
 
 
-def runs_section(rows: pd.DataFrame) -> Section:
-    """A row per run; fields in which recipes differ have a column each."""
+def runs_section(rows: pd.DataFrame, who: str = "Policy") -> Section:
+    """A row per run; fields in which recipes differ have a column each; `who` heads the labels."""
     columns = [
-        Column("label", "Policy"),
+        Column("label", who),
         Column("data", "Data"),
         Column("time_steps", "T", "d"),
         Column("seed", "Seed", "d"),

@@ -129,6 +129,6 @@ def _scale(runs: Sequence[RunResult]) -> str:
         f"{r.model.title}, "
         f"{f'{r.train_images:,} images' if r.train_images else 'all images'} of {r.data}, {r.total_epochs} epochs"
         for r in (run.recipe for run in runs)
-        if r.model.dim < 384 or r.epochs < EPOCHS or r.train_images is not None
+        if r.model.title != NETWORK or r.epochs < EPOCHS or r.train_images is not None
     }
     return f". Scale: {'; '.join(sorted(told))}; the paper's is {NETWORK}, {EPOCHS} epochs or more" if told else ""
