@@ -11,8 +11,11 @@ from torch import nn
 
 from sage_snn import SAGE, LIFNode
 from sage_snn.deploy import ExportError, accelerate, export, fuse
-from sage_snn.deploy.export import PlainLIF
+from sage_snn.deploy.plain import PlainLIF, plain
+from sage_snn.encoding import SignedPoisson
 from sage_snn.models import load_official_state_dict
+from sage_snn.models.vgg import VGG
+from sage_snn.neurons import DietLIF, RateIF, STDBNode
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +50,17 @@ def exported(network, many, tmp_path_factory):
     return plain, attached
 
 
-def agreement(model, path, images):
-    """Share of the images that the ONNX file puts into the class that the model does."""
+def run_onnx(path, images):
+    """What the ONNX file answers."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (logits,) = session.run(["logits"], {"images": images.numpy()})
+    return session.run(["logits"], {"images": images.numpy()})
+
+
+def agreement(model, path, images):
+    """Share of the images that the ONNX file puts into the class that the model does."""
+    (logits,) = run_onnx(path, images)
     with torch.no_grad():
         expected = copy.deepcopy(model).eval()(images).argmax(-1)
     return float((torch.from_numpy(logits).argmax(-1) == expected).double().mean())
@@ -100,7 +108,70 @@ def test_the_plain_node_fires_like_the_real_one(decay_input, v_reset):
     assert 0 < spikes.mean() < 1
 
 
+OTHERS = {
+    "rate": lambda: RateIF(0.7),
+    "half": lambda: RateIF(0.7, start=0.5),
+    "diet": lambda: DietLIF(0.7, 0.9),
+    "stdb": lambda: STDBNode(0.7, 0.9),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_the_plain_twins_of_other_nodes_fire_like_them(kind):
+    node, currents = OTHERS[kind](), torch.randn(9, 4, 100) + 0.3
+    with torch.no_grad():
+        spikes = plain(node)(currents)
+        assert torch.equal(spikes, node(currents))
+    assert 0 < spikes.count_nonzero() < spikes.numel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OTHERS)
+def test_onnx_holds_networks_of_other_nodes(kind, tmp_path):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 40), OTHERS[kind](), nn.Linear(40, 30), OTHERS[kind](), nn.Linear(30, 5))
+    sequences = 2 * torch.randn(8, 200, 2, 2, 6)  # (T, B, ...): the batch is left open
+    path = export(network, tmp_path / "a.onnx", "onnx", sequences[:, :2])
+    (answers,) = run_onnx(path, sequences)
+    with torch.no_grad():
+        expected = network(sequences)
+    assert expected.std() > 0.05
+    differ = (torch.from_numpy(answers) - expected).abs().amax((0, 2, 3, 4)) > 1e-4
+    assert differ.double().mean() <= 0.01  # sequences in which a membrane came to the threshold but for rounding
+
+
+@pytest.mark.slow
+def test_onnx_holds_a_converted_network(tmp_path):
+    torch.manual_seed(0)
+    sizes = {"time_steps": 3, "image_size": 4, "in_channels": 1, "activation": lambda: RateIF(0.2, start=0.5)}
+    network, images = VGG([6, "pool", 6], 12, **sizes).eval(), torch.randn(300, 1, 4, 4)
+    path = export(network, tmp_path / "a.onnx", "onnx", images[:2])
+    assert agreement(network, path, images) >= 0.99
+    with torch.no_grad():
+        assert len(network(images).argmax(1).unique()) > 1  # or agreeing would mean nothing
+
+
+@pytest.mark.slow
+def test_draws_are_refused_by_onnx_and_their_spikes_taken(tmp_path):
+    encode, rest = SignedPoisson(4), nn.Sequential(nn.Flatten(2), nn.Linear(12, 5), STDBNode(0.2))
+    network, images = nn.Sequential(encode, rest).eval(), torch.randn(6, 3, 2, 2)
+    with pytest.raises(ExportError, match=r"0 draws spikes at random.*give an example of events \(T, B, C, H, W\)"):
+        export(network, tmp_path / "a.onnx", "onnx", images)
+    spikes = encode(images)
+    (answers,) = run_onnx(export(network, tmp_path / "a.onnx", "onnx", spikes), spikes)
+    assert torch.equal(torch.from_numpy(answers), network(images))
+    assert answers.any()
+
+
+def test_nir_names_the_nodes_that_it_cannot_hold(tmp_path):
+    with pytest.raises(ExportError, match="nothing for DietLIF, RateIF, STDBNode"):
+        export(nn.Sequential(RateIF(), DietLIF(), STDBNode()), tmp_path / "a.nir", "nir", torch.rand(2, 1, 3))
+
+
 def test_nodes_with_state_between_calls_are_refused_by_onnx(tmp_path):
+    single = nn.Sequential(nn.Linear(3, 3), RateIF(step_mode="s"))
+    with pytest.raises(ExportError, match="1 is a RateIF in step mode 's'"):
+        export(single, tmp_path / "a.onnx", "onnx", torch.rand(2, 3))
     chain = nn.Sequential(nn.Linear(3, 3), LIFNode(step_mode="s"))
     with pytest.raises(ExportError, match="1 is a LIFNode in step mode 's'"):
         export(chain, tmp_path / "a.onnx", "onnx", torch.rand(2, 3))

@@ -75,6 +75,7 @@ def test_a_call_keeps_nothing_and_membranes_are_not_in_half_precision():
 
 def test_threshold_and_leak_are_numbers_that_train_and_load():
     node = DietLIF(0.4, 0.9)
+    assert "threshold=0.4, leak=0.9, gain=0.3" in repr(node)
     assert {name: tuple(p.shape) for name, p in node.named_parameters()} == {"threshold": (), "leak": ()}
     other = DietLIF()
     other.load_state_dict(node.state_dict())

@@ -72,6 +72,8 @@ def test_a_call_keeps_nothing_and_membranes_are_not_in_half_precision():
 
 def test_the_threshold_is_saved_and_not_trained():
     node, other = STDBNode(0.7), STDBNode()
+    assert "threshold=0.7, leak=1" in repr(node)
+    assert "SpikeTime(alpha=0.3, beta=0.01)" in repr(node)
     assert not list(node.parameters())
     other.load_state_dict(node.state_dict())
     assert other.threshold.item() == pytest.approx(0.7)

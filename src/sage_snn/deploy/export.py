@@ -10,9 +10,11 @@ import torch
 from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
 
-from ..control import copied, find_blocks, unwrapped
+from ..control import copied, find_blocks, is_node, unwrapped
+from ..encoding import SignedPoisson
 from ..models import Spikformer, official_state_dict
-from ..neurons import LIFNode, spikingjelly_nodes
+from ..neurons import DietLIF, RateIF, STDBNode, spikingjelly_nodes
+from .plain import plain
 
 Card = Mapping[str, Any]
 SUFFIXES = {"onnx": ".onnx", "nir": ".nir", "safetensors": ".safetensors", "official": ".pth"}
@@ -71,34 +73,9 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: M
     return path
 
 
-class PlainLIF(nn.Module):
-    """The forward pass of a multi-step LIF node that starts from rest, in few operations that every runtime has."""
-
-    def __init__(self, node: neuron.LIFNode) -> None:
-        super().__init__()
-        self.tau, self.threshold, self.reset, self.decay_input = (
-            node.tau,
-            node.v_threshold,
-            node.v_reset,
-            node.decay_input,
-        )
-
-    def forward(self, currents: Tensor) -> Tensor:
-        """Currents (T, ...) -> spikes (T, ...), to the bit those of the node."""
-        rest = self.reset or 0.0
-        v = torch.full_like(currents[0], rest)
-        spikes: list[Tensor] = []
-        for current in currents.unbind():
-            above_rest = v - rest if rest else v
-            charged = v + (current - above_rest) / self.tau if self.decay_input else v - above_rest / self.tau + current
-            fires = charged >= self.threshold
-            spikes.append(fires.to(charged.dtype))
-            v = charged - spikes[-1] * self.threshold if self.reset is None else torch.where(fires, rest, charged)
-        return torch.stack(spikes)
-
-
 def _write_onnx(network: nn.Module, path: Path, example: Tensor, card: Card) -> None:
     _require("onnx", "onnxscript")
+    _refuse_draws(network, example)
     # A batch of one would be taken for a constant; the batch comes second where time comes first.
     batch_axis = 1 if example.ndim == 5 else 0
     example = example if example.shape[batch_axis] > 1 else torch.cat([example, example], batch_axis)
@@ -137,18 +114,29 @@ def _texts(card: Card) -> dict[str, str]:
 
 
 def _with_plain_nodes(network: nn.Module) -> nn.Module:
-    """The network with plain nodes in place of its LIF nodes: no fused kernel and no policy's slope in the graph."""
+    """The network with plain nodes in place of its own: no fused kernel and no policy's slope in the graph."""
     for name, node in list(network.named_modules()):
-        if not isinstance(node, neuron.BaseNode):
+        if not isinstance(node, neuron.BaseNode | RateIF | DietLIF | STDBNode):
             continue
-        if not isinstance(node, neuron.LIFNode) or type(node) not in (neuron.LIFNode, LIFNode) or node.step_mode != "m":
+        twin = plain(node)
+        if twin is None:
             raise ExportError(
                 f"{name} is a {type(node).__name__} in step mode {node.step_mode!r}; an ONNX file keeps no state "
-                "between calls: use LIFNode(step_mode='m') throughout"
+                "between calls: use LIFNode, RateIF (both with step_mode='m'), DietLIF or STDBNode throughout"
             )
         parent, _, child = name.rpartition(".")
-        setattr(network.get_submodule(parent), child, PlainLIF(node))
+        setattr(network.get_submodule(parent), child, twin)
     return network
+
+
+def _refuse_draws(network: nn.Module, example: Tensor) -> None:
+    """Events pass an encoding unchanged; images are drawn from, which no two runtimes do alike."""
+    drawn = [name for name, module in network.named_modules() if isinstance(module, SignedPoisson)]
+    if drawn and example.ndim != 5:
+        raise ExportError(
+            f"{drawn[0]} draws spikes at random, which an ONNX file cannot repeat; "
+            "give an example of events (T, B, C, H, W), and the file spikes that SignedPoisson has drawn"
+        )
 
 
 def _write_nir(network: nn.Module, path: Path, example: Tensor, card: Card) -> None:
@@ -186,7 +174,7 @@ def _not_in_nir(network: nn.Module) -> list[str]:
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     """Modules without children; a node counts as one, its surrogate is not a layer."""
-    if isinstance(module, neuron.BaseNode) or not any(module.children()):
+    if isinstance(module, neuron.BaseNode) or is_node(module) or not any(module.children()):
         yield module
     else:
         for child in module.children():

@@ -38,4 +38,4 @@ class DietLIF(nn.Module):
 
     def extra_repr(self) -> str:
         """For print."""
-        return f"threshold={float(self.threshold):g}, leak={float(self.leak):g}, gain={self.gain:g}"
+        return f"threshold={self.threshold.item():g}, leak={self.leak.item():g}, gain={self.gain:g}"

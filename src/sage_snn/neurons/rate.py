@@ -48,7 +48,7 @@ class RateIF(base.MemoryModule):
 
     def extra_repr(self) -> str:
         """For print."""
-        return f"threshold={float(self.threshold):g}, start={self.start:g}, step_mode={self.step_mode}"
+        return f"threshold={self.threshold.item():g}, start={self.start:g}, step_mode={self.step_mode}"
 
     def _at_start(self, x: Tensor) -> Tensor:
         """The first membrane, never in half precision."""

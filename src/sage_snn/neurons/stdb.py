@@ -61,7 +61,7 @@ class STDBNode(nn.Module):
 
     def extra_repr(self) -> str:
         """For print."""
-        return f"threshold={float(self.threshold):g}, leak={self.leak:g}"
+        return f"threshold={self.threshold.item():g}, leak={self.leak:g}"
 
     def _stand_in(self, distance: Tensor, waited: Tensor) -> Tensor:
         if isinstance(self.surrogate_function, SpikeTime):
