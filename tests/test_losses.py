@@ -54,3 +54,17 @@ def test_tet_is_spikingjellys_without_the_second_term():
 def test_a_weight_outside_its_range_is_refused(weight):
     with pytest.raises(ValueError, match="weight of TET's second term must be in"):
         TET(weight=weight)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), SumCrossEntropy(), TET()], ids=lambda loss: type(loss).__name__)
+def test_what_no_loss_over_time_can_use_is_refused_with_the_cure(loss):
+    with pytest.raises(
+        ValueError, match=r"every time step \(T, B, classes\), got \(2, 3\); use a network that gives them"
+    ):
+        loss(torch.zeros(2, 3), torch.tensor([0, 1]))
+    logits = torch.zeros(4, 2, 3)
+    with pytest.raises(ValueError, match=r"soft targets \(2, 4\) do not fit logits \(4, 2, 3\); give \(B, classes\)"):
+        loss(logits, torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"probabilities in \[0, 1\], these reach from -1 to 2; normalise them"):
+        loss(logits, torch.tensor([[-1.0, 2.0, 0.0], [0.0, 0.0, 1.0]]))
+    assert loss(logits, torch.full((2, 3), 1 / 3)).isfinite()

@@ -6,8 +6,32 @@ Targets are classes (B,) or soft targets (B, classes), as mixing and smoothing g
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def _checked(step_logits: Tensor, targets: Tensor) -> Tensor:
+    """The logits, if both are what a loss over time needs."""
+    if step_logits.ndim != 3:
+        raise ValueError(
+            f"expected the logits of every time step (T, B, classes), got {tuple(step_logits.shape)}; "
+            "use a network that gives them, such as model.forward_steps(x) of ours, or add a time axis: logits[None]"
+        )
+    if not targets.is_floating_point():
+        return step_logits
+    if targets.shape != step_logits.shape[1:]:
+        raise ValueError(
+            f"soft targets {tuple(targets.shape)} do not fit logits {tuple(step_logits.shape)}; give (B, classes)"
+        )
+    # On other devices the look at the values would make every step wait for them; mixing rounds.
+    is_seen = targets.device.type == "cpu" and not torch.compiler.is_compiling()
+    if is_seen and not ((targets >= 0) & (targets <= 1 + 1e-6)).all():
+        raise ValueError(
+            f"soft targets are probabilities in [0, 1], these reach from {float(targets.min()):g} to "
+            f"{float(targets.max()):g}; normalise them, or pass classes as whole numbers"
+        )
+    return step_logits
 
 
 @dataclass(frozen=True)
@@ -18,7 +42,7 @@ class CrossEntropy:
 
     def __call__(self, step_logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the batch."""
-        return F.cross_entropy(step_logits.mean(0), targets)
+        return F.cross_entropy(_checked(step_logits, targets).mean(0), targets)
 
 
 @dataclass(frozen=True)
@@ -29,7 +53,7 @@ class SumCrossEntropy:
 
     def __call__(self, step_logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over the batch."""
-        return F.cross_entropy(step_logits.sum(0), targets)
+        return F.cross_entropy(_checked(step_logits, targets).sum(0), targets)
 
 
 @dataclass(frozen=True)
@@ -49,6 +73,7 @@ class TET:
 
     def __call__(self, step_logits: Tensor, targets: Tensor) -> Tensor:
         """The mean over time and batch."""
+        _checked(step_logits, targets)
         every_step = targets.repeat(len(step_logits), *[1] * (targets.ndim - 1))
         entropy = F.cross_entropy(step_logits.flatten(0, 1), every_step)
         distance = (step_logits - self.target).square().mean()

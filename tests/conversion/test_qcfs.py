@@ -60,3 +60,11 @@ def test_what_cannot_be_converted_says_how():
         to_snn(nn.Sequential(QCFS()), 0)
     with pytest.raises(ValueError, match="threshold must be positive"):
         QCFS(threshold=0.0)
+
+
+def test_activations_that_become_no_neuron_are_named():
+    ann = nn.Sequential(nn.Linear(2, 2), QCFS(), nn.GELU(), nn.ReLU())
+    with pytest.raises(
+        ValueError, match=r"Sequential has activations that become no neuron: GELU, ReLU; train it with"
+    ):
+        to_snn(ann, 4)

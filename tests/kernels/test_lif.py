@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sage_snn.kernels import native
-from sage_snn.kernels.calls import function, inverse
+from sage_snn.kernels.calls import SHAPE_CODES, function, inverse
 from sage_snn.kernels.lif import LIF, Membrane, NativeLIF, lif
 
 MEMBRANES = st.builds(
@@ -36,7 +36,7 @@ def currents(*shape, dtype=torch.float64):
     MEMBRANES,
     st.sampled_from([1, 2, 4, 12, 33]),
     st.integers(1, 200),
-    st.sampled_from(["Sigmoid", "ATan"]),
+    st.sampled_from(list(SHAPE_CODES)),
     st.sampled_from([torch.float32, torch.float64]),
     st.booleans(),
 )

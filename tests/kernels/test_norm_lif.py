@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from spikingjelly.activation_based import neuron, surrogate
 from torch import nn
 
+from sage_snn.kernels.calls import SHAPE_CODES
 from sage_snn.kernels.lif import Membrane
 from sage_snn.kernels.norm_lif import batch_norm_lif, norm_lif, norm_lif_twin
 from sage_snn.layers import NormLIF
@@ -57,7 +58,7 @@ def run(function, inputs, slope, membrane, times, training=True, shape="Sigmoid"
     MEMBRANES,
     st.sampled_from([1, 2, 4, 12]),
     st.tuples(st.integers(1, 4), st.integers(1, 5) | st.sampled_from([48, 64, 100, 128]), st.integers(1, 150)),
-    st.sampled_from(["Sigmoid", "ATan"]),
+    st.sampled_from(list(SHAPE_CODES)),
     *[st.booleans()] * 4,
 )
 def test_kernel_equals_its_twin_in_float64(membrane, times, sizes, shape, training, affine, slope_per_step, last):

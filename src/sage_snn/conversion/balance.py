@@ -59,7 +59,9 @@ def _setting(nodes: dict[str, Any], percentile: float) -> Iterator[None]:
     def balance(name: str, node: Any, args: tuple[Tensor, ...]) -> None:
         level = _level(args[0], percentile)
         if not level > 0:
-            raise ValueError(f"no current above zero arrives at {name}, so it has no threshold; train the weights first")
+            raise ValueError(
+                f"no current above zero arrives at {name}, so it has no threshold; train the weights first"
+            )
         node.threshold.fill_(level)
 
     handles = [

@@ -46,10 +46,20 @@ def to_snn(ann: nn.Module, time_steps: int) -> nn.Module:
             f"{type(network).__name__} has no QCFS activation to convert; train it with "
             "activation=sage_snn.conversion.QCFS (or in the place of its ReLUs) first"
         )
+    if unknown := sorted({type(part).__name__ for part in network.modules() if _is_activation(part)}):
+        raise ValueError(
+            f"{type(network).__name__} has activations that become no neuron: {', '.join(unknown)}; "
+            "train it with QCFS in their place first"
+        )
     if not is_ours:
         return Repeated(network, time_steps).eval()
     network.time_steps = time_steps
     return network.eval()
+
+
+def _is_activation(module: nn.Module) -> bool:
+    """One of torch's own, such as ReLU or GELU."""
+    return type(module).__module__ == nn.ReLU.__module__
 
 
 def _swap(network: nn.Module, step_mode: str) -> int:

@@ -12,7 +12,8 @@ from . import native
 POINTER, LONG, DOUBLE, INT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int, ctypes.c_uint64
 MEMBRANE = [DOUBLE, DOUBLE, DOUBLE, INT, INT]  # tau, threshold, reset, hard, decays_input
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
-SHAPE_CODES = {"Sigmoid": 0, "ATan": 1}  # of the surrogate shapes that the C++ knows
+# Of the surrogate shapes that the C++ knows: `Shape` in membrane.h.
+SHAPE_CODES = {"Sigmoid": 0, "ATan": 1, "Rect": 2, "PiecewiseQuadratic": 3}
 
 # Bits of 1 in every dtype that spikes come in.
 ONES = {

@@ -6,7 +6,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, SerializationInfo, ValidationError, field_validator, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializationInfo,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ..data.augmentation import Augmentation, Probability
 from ..data.digest import arrays_digest, file_digest
@@ -127,7 +135,9 @@ class Recipe(Part):
         if self.balance is not None and not (self.stages or self.init_from):
             raise ValueError("balance needs trained weights: add stages, or --init-from")
         if self.balance is not None and getattr(self.model, "neuron", None) not in ("rate", "diet", "stdb"):
-            raise ValueError("balance sets the thresholds of model.neuron: rate, diet or stdb; choose one, or remove it")
+            raise ValueError(
+                "balance sets the thresholds of model.neuron: rate, diet or stdb; choose one, or remove it"
+            )
         stage_recipes(self)
         return self
 

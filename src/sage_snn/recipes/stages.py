@@ -15,7 +15,7 @@ class StagePart(Part):
     """The recipe with other settings, trained in a folder of its own inside the run's; the next starts from it."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("settings")
     @classmethod
@@ -42,7 +42,11 @@ def _stage(whole: "Recipe", stage: StagePart, *, is_first: bool) -> "Recipe":
     for field in ("stages", "init_from", "seed"):
         if field in stage.settings:
             raise RecipeError(f"stages: {stage.name} sets {field}, which all stages share; remove it there")
-    told = ({} if is_first else {"init_from": None}) | {"about": {}, "observe": {}, "name": f"{whole.name}-{stage.name}"}
+    told = ({} if is_first else {"init_from": None}) | {
+        "about": {},
+        "observe": {},
+        "name": f"{whole.name}-{stage.name}",
+    }
     try:
         recipe = whole.updated(told | stage.settings)
     except RecipeError as error:

@@ -22,7 +22,7 @@ _OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.optim.Optimizer:
-    """Weight decay reaches tensors of two and more dimensions only (`decay_all`: all), never the policy's parameters."""
+    """Weight decay reaches tensors of two and more dimensions (`decay_all`: all of them), never the policy's own."""
     name, options = _OPTIMIZERS[recipe.optimizer]
     optimizer = create_optimizer_v2(
         model,
@@ -39,7 +39,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.o
 
 
 def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Scheduler:
-    """Per epoch, the warm-up counted inside: cosine, then its minimum through the cooldown; or in steps; or constant."""
+    """Per epoch, the warm-up counted inside: cosine and its minimum through the cooldown, or in steps, or constant."""
     warmup: dict[str, Any] = {"warmup_t": recipe.warmup_epochs, "warmup_lr_init": recipe.warmup_lr}
     if recipe.schedule == "cosine":
         return CosineLRScheduler(
@@ -47,6 +47,4 @@ def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Schedule
         )
     shares = recipe.decay_at if recipe.schedule == "steps" else ()
     ends = [round(share * recipe.epochs) + 1 for share in shares]  # timm lowers the rate one epoch before
-    return MultiStepLRScheduler(
-        optimizer, decay_t=ends, decay_rate=recipe.decay_rate, warmup_prefix=False, **warmup
-    )
+    return MultiStepLRScheduler(optimizer, decay_t=ends, decay_rate=recipe.decay_rate, warmup_prefix=False, **warmup)

@@ -17,7 +17,7 @@ using Index = std::ptrdiff_t;
 
 constexpr int TILE = 64;  // positions handled together: four vectors of AVX-512, sixteen of NEON
 
-enum Shape { SIGMOID = 0, ARCTAN = 1 };
+enum Shape { SIGMOID = 0, ARCTAN = 1, RECTANGLE = 2, TRIANGLE = 3 };
 
 template <class F>
 struct Membrane {
@@ -83,6 +83,11 @@ inline F derivative(F distance, F slope) {
         const F e = exp_negative(-std::fabs(slope * distance));
         const F one = F(1) + e;
         return slope * e / (one * one);
+    }
+    if (S == RECTANGLE) return std::fabs(distance) < F(0.5) / slope ? slope : F(0);
+    if (S == TRIANGLE) {
+        const F height = slope - slope * slope * std::fabs(distance);
+        return height < F(0) ? F(0) : height;  // false for NaN, which passes
     }
     const F z = F(1.5707963267948966) * slope * distance;
     return slope / F(2) / (F(1) + z * z);

@@ -87,7 +87,7 @@ void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spik
                 for (int j = 0; j < TILE; ++j) grad[j] -= gv[j] * m.threshold;
         }
         for (int j = 0; j < TILE; ++j) grad[j] *= derivative<S>(h[j] - m.threshold, slope);
-        if (slope_sums) {  // both shapes are f(slope * distance)
+        if (slope_sums) {  // all shapes are f(slope * distance)
             for (int j = 0; j < TILE; ++j) sums[j] = grad[j] * (h[j] - m.threshold);
             slope_sums[t] += sum(sums) / slopes[t];
         }
@@ -116,7 +116,10 @@ struct Tiles {
     Charge<F, A> charge;
     Back<F> back;
 
-    Tiles(const Membrane<F>& m, int shape) : back(shape == SIGMOID ? back_tile<SIGMOID, F> : back_tile<ARCTAN, F>) {
+    Tiles(const Membrane<F>& m, int shape) {
+        static constexpr Back<F> backs[] = {back_tile<SIGMOID, F>, back_tile<ARCTAN, F>, back_tile<RECTANGLE, F>,
+                                            back_tile<TRIANGLE, F>};
+        back = backs[shape];
         if (m.decays_input) m.exact_inverse ? reset<true, true>(m) : reset<true, false>(m);
         else m.exact_inverse ? reset<false, true>(m) : reset<false, false>(m);
     }
