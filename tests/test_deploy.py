@@ -143,8 +143,14 @@ def test_onnx_holds_networks_of_other_nodes(kind, tmp_path):
 @pytest.mark.slow
 def test_onnx_holds_a_converted_network(tmp_path):
     torch.manual_seed(0)
-    sizes = {"time_steps": 3, "image_size": 4, "in_channels": 1, "activation": lambda: RateIF(0.2, start=0.5)}
-    network, images = VGG([6, "pool", 6], 12, **sizes).eval(), torch.randn(300, 1, 4, 4)
+    sizes = {"time_steps": 3, "image_size": 4, "in_channels": 1, "activation": lambda: RateIF(2.0, start=0.5)}
+    network, images = VGG([6, "pool", 6], 12, **sizes), torch.randn(300, 1, 4, 4)
+    for linear in (network.first, network.second, network.head):
+        nn.init.normal_(linear.weight)
+    with torch.no_grad():
+        for _ in range(30):
+            network(images)  # statistics of BatchNorm
+    network.eval()
     path = export(network, tmp_path / "a.onnx", "onnx", images[:2])
     assert agreement(network, path, images) >= 0.99
     with torch.no_grad():

@@ -17,8 +17,10 @@ def plain(node: nn.Module) -> nn.Module | None:
         return None
     if isinstance(node, RateIF):
         return PlainRate(node)
-    is_lif = isinstance(node, neuron.LIFNode) and type(node) in (neuron.LIFNode, LIFNode)
-    return PlainLIF(node) if is_lif else None
+    # A subclass may have other dynamics.
+    if isinstance(node, neuron.LIFNode) and type(node) in (neuron.LIFNode, LIFNode):
+        return PlainLIF(node)
+    return None
 
 
 class PlainLIF(nn.Module):
