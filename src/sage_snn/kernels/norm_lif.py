@@ -1,8 +1,8 @@
 """Batch normalisation and leaky integrate-and-fire in one, from rest: a C++ kernel and its twin in plain torch.
 
 x: (T*B, C, ...) with T time steps, B batch, C channels, which may lie last in memory. Between forward and backward only
-x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor: () for all steps, (T,) one per step; backward reads it as
-it is *then* (see `lif.LIF`).
+x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor: () for all steps, (T,)
+one per step; backward reads it as it is *then* (see `lif.LIF`).
 """
 
 from typing import Any
