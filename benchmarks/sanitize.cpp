@@ -64,18 +64,18 @@ static void together(int threads, const std::function<void(int)>& body) {
         const int training = shape;                                                                                   \
         together(3, [&](int which) { /* shared inputs, an output each */                                              \
             std::vector<F> mean(size_t(channels), F(0.1)), var(size_t(channels), F(1.2)), spikes(x.size()),           \
-                grad_x(x.size()), grad_more(x.size()), grad_w(size_t(channels), F(0)), grad_b(size_t(channels), F(0)), last(v.size());     \
+                grad_x(x.size()), grad_more(x.size()), grad_w(size_t(channels), F(0)),                                \
+                grad_b(size_t(channels), F(0)), last(v.size());                                                       \
             std::vector<double> sums(size_t(steps), 0.0);                                                             \
             sage_norm_lif_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(), var.data(),        \
-                              which == 1 ? nullptr : more.data(), spikes.data(), steps, batch, channels, length,      \
-                              which % 2, 1e-5, training, tau, 1, 0.1,                                                 \
-                              hard, decays, which + 1);                                                                             \
+                              which == 2 ? nullptr : more.data(), spikes.data(), steps, batch, channels, length,      \
+                              which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, which + 1);                       \
             sage_norm_lif_backward_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(),           \
-                                       var.data(), which == 1 ? nullptr : more.data(), grad.data(), slopes.data(),    \
+                                       var.data(), which == 2 ? nullptr : more.data(), grad.data(), slopes.data(),    \
                                        grad_x.data(), grad_w.data(), grad_b.data(),                                   \
-                                       which == 1 ? nullptr : grad_more.data(), which ? sums.data() : nullptr, steps, \
-                                       batch, channels, length,                                                       \
-                                       which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, detaches, shape, which + 1);                \
+                                       which == 2 ? nullptr : grad_more.data(), which ? sums.data() : nullptr, steps, \
+                                       batch, channels, length, which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, \
+                                       detaches, shape, which + 1);                                                   \
             sage_lif_##S(x.data(), v.data(), which ? 1 : 0, spikes.data(), last.data(), steps, size, tau, 1, 0.1,     \
                          hard, decays, 1);                                                                            \
             sage_lif_backward_##S(x.data(), v.data(), which ? 1 : 0, which == 1 ? nullptr : grad.data(),              \
