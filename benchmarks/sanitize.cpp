@@ -19,11 +19,11 @@
     extern "C" void sage_lif_backward_##S(const F*, const F*, std::int64_t, const F*, const F*, const double*, F*, F*, \
                                           double*, std::int64_t, std::int64_t, double, double, double, int, int, int, \
                                           int, int);                                                                  \
-    extern "C" void sage_norm_lif_##S(const F*, const F*, const F*, F*, F*, F*, std::int64_t, std::int64_t,           \
+    extern "C" void sage_norm_lif_##S(const F*, const F*, const F*, F*, F*, const F*, F*, std::int64_t, std::int64_t, \
                                       std::int64_t, std::int64_t, int, double, int, double, double, double, int, int, \
                                       int);                                                                           \
-    extern "C" void sage_norm_lif_backward_##S(const F*, const F*, const F*, const F*, const F*, const F*,            \
-                                               const double*, F*, F*, F*, double*, std::int64_t, std::int64_t,        \
+    extern "C" void sage_norm_lif_backward_##S(const F*, const F*, const F*, const F*, const F*, const F*, const F*,  \
+                                               const double*, F*, F*, F*, F*, double*, std::int64_t, std::int64_t,    \
                                                std::int64_t, std::int64_t, int, double, int, double, double, double,  \
                                                int, int, int, int, int);                                              \
     extern "C" void sage_pool_##S(const F*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, F*,               \
@@ -59,20 +59,23 @@ static void together(int threads, const std::function<void(int)>& body) {
                              int hard, int decays, int detaches, int shape, double tau) {                             \
         const std::int64_t total = steps * batch * channels * length, size = batch * channels * length;               \
         const auto x = noise<F>(total), grad = noise<F>(total), weight = noise<F>(channels), bias = noise<F>(channels); \
-        const auto v = noise<F>(size);                                                                                \
+        const auto v = noise<F>(size), more = noise<F>(total);                                                        \
         const std::vector<double> slopes(size_t(steps), 3.0);                                                         \
         const int training = shape;                                                                                   \
         together(3, [&](int which) { /* shared inputs, an output each */                                              \
             std::vector<F> mean(size_t(channels), F(0.1)), var(size_t(channels), F(1.2)), spikes(x.size()),           \
-                grad_x(x.size()), grad_w(size_t(channels), F(0)), grad_b(size_t(channels), F(0)), last(v.size());     \
+                grad_x(x.size()), grad_more(x.size()), grad_w(size_t(channels), F(0)),                                \
+                grad_b(size_t(channels), F(0)), last(v.size());                                                       \
             std::vector<double> sums(size_t(steps), 0.0);                                                             \
             sage_norm_lif_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(), var.data(),        \
-                              spikes.data(), steps, batch, channels, length, which % 2, 1e-5, training, tau, 1, 0.1,  \
-                              hard, decays, which + 1);                                                                             \
+                              which == 2 ? nullptr : more.data(), spikes.data(), steps, batch, channels, length,      \
+                              which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, which + 1);                       \
             sage_norm_lif_backward_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(),           \
-                                       var.data(), grad.data(), slopes.data(), grad_x.data(), grad_w.data(),          \
-                                       grad_b.data(), which ? sums.data() : nullptr, steps, batch, channels, length,  \
-                                       which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, detaches, shape, which + 1);                \
+                                       var.data(), which == 2 ? nullptr : more.data(), grad.data(), slopes.data(),    \
+                                       grad_x.data(), grad_w.data(), grad_b.data(),                                   \
+                                       which == 2 ? nullptr : grad_more.data(), which ? sums.data() : nullptr, steps, \
+                                       batch, channels, length, which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, \
+                                       detaches, shape, which + 1);                                                   \
             sage_lif_##S(x.data(), v.data(), which ? 1 : 0, spikes.data(), last.data(), steps, size, tau, 1, 0.1,     \
                          hard, decays, 1);                                                                            \
             sage_lif_backward_##S(x.data(), v.data(), which ? 1 : 0, which == 1 ? nullptr : grad.data(),              \

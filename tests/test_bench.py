@@ -7,10 +7,12 @@ import torch
 
 from sage_snn.bench import bench, measures
 from sage_snn.bench.contestants import Size, Unit
+from sage_snn.bench.resnet import ResNetSize
 from sage_snn.bench.timing import Timing, alternate
 from sage_snn.kernels import native, switched_off
 
 TINY = Size(16, 2, 2, depth=2, time_steps=2, image=16)
+TINY_RESNET = ResNetSize(0.0625, 2, time_steps=2, image=16)
 
 
 def test_contestants_take_turns_after_a_round_to_warm_up():
@@ -39,10 +41,11 @@ def test_the_twin_runs_without_kernels_and_they_come_back():
     ("rows", "contestants"),
     [
         (lambda: measures.training((TINY,), 1), 5),
+        (lambda: measures.training((TINY_RESNET,), 1, measure="of ResNet-19"), 5),
         (lambda: measures.units((Unit(2, 2, 4, 8),), 1), 4),
         (lambda: measures.inferring((TINY,), 1), 4),
     ],
-    ids=["training", "units", "inference"],
+    ids=["training", "ResNet-19", "units", "inference"],
 )
 def test_ratios_are_to_spikingjelly_in_the_same_run(rows, contestants):
     found = list(rows())
@@ -57,6 +60,28 @@ def test_the_pair_that_is_measured_is_the_same_on_both_sides_and_fused_on_ours()
     ours, theirs, x = unit.ours(), unit.theirs(), torch.randn(3, 2, 4, 8)
     assert ours.why_not_fused() is None
     assert torch.equal(ours(x), theirs(x))
+
+
+def test_the_residual_networks_are_the_same_on_both_sides_in_float64():
+    size = ResNetSize(0.125, 4, time_steps=3, image=16)
+    ours, theirs = size.ours().double(), size.theirs().double()
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
+    images, labels = size.data()
+    logits, expected = ours(images.double()), theirs(images.double()).mean(0)
+    assert torch.allclose(logits, expected, rtol=0, atol=1e-9)
+    for answer in (logits, expected):
+        torch.nn.functional.cross_entropy(answer, labels).backward()
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.allclose(mine.grad, other.grad, rtol=0, atol=1e-9)
+    assert ours.stem[0].synapse.weight.grad.abs().max() > 1e-6
+
+
+@pytest.mark.slow
+def test_memory_is_measured_in_processes_of_their_own():
+    theirs, ours = measures.memory(TINY_RESNET, small=1, large=64)
+    assert (theirs.contestant, theirs.ratio) == ("SpikingJelly", 1.0)
+    assert ours.size == "ResNet-19 of width 0.0625, batch 1 to 64"
+    assert ours.ratio == pytest.approx(theirs.minimum / ours.minimum)
 
 
 def test_overhead_names_its_parts_and_leaves_nothing_attached():

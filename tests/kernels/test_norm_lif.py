@@ -24,6 +24,7 @@ MEMBRANES = st.builds(
 )
 
 
+with_and_without = pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
 both_layouts = pytest.mark.parametrize("last", [False, True], ids=["positions last", "channels last"])
 
 
@@ -32,13 +33,14 @@ def channels_last(x):
     return x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
-def problem(times, batch, channels, *length, dtype=torch.float64, seed=0, affine=True, last=False):
+def problem(times, batch, channels, *length, dtype=torch.float64, seed=0, affine=True, last=False, residual=False):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(times * batch, channels, *length, generator=generator, dtype=dtype) * 1.7 + 0.6
     x = channels_last(x) if last else x
     weight, bias = (torch.rand(2, channels, generator=generator, dtype=dtype) + 0.5) if affine else (None, None)
     mean, var = torch.randn(channels, generator=generator, dtype=dtype), torch.rand(channels, dtype=dtype) + 0.5
-    return {"x": x, "weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
+    inputs = {"x": x, "weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
+    return inputs | ({"residual": torch.randn_like(x)} if residual else {})
 
 
 def run(function, inputs, slope, membrane, times, training=True, shape="Sigmoid"):
@@ -59,13 +61,15 @@ def run(function, inputs, slope, membrane, times, training=True, shape="Sigmoid"
     st.sampled_from([1, 2, 4, 12]),
     st.tuples(st.integers(1, 4), st.integers(1, 5) | st.sampled_from([48, 64, 100, 128]), st.integers(1, 150)),
     st.sampled_from(list(SHAPE_CODES)),
-    *[st.booleans()] * 4,
+    *[st.booleans()] * 5,
 )
-def test_kernel_equals_its_twin_in_float64(membrane, times, sizes, shape, training, affine, slope_per_step, last):
+def test_kernel_equals_its_twin_in_float64(
+    membrane, times, sizes, shape, training, affine, slope_per_step, last, residual
+):
     batch, channels, length = sizes
     if times * batch * length == 1:
         return
-    inputs = problem(times, batch, channels, length, affine=affine, last=last)
+    inputs = problem(times, batch, channels, length, affine=affine, last=last, residual=residual)
     slope = torch.linspace(2, 5, times, dtype=torch.float64) if slope_per_step else torch.tensor(3.3).double()
     ours, twin = (run(f, inputs, slope, membrane, times, training, shape) for f in (norm_lif, norm_lif_twin))
     assert torch.equal(ours[0], twin[0])
@@ -77,9 +81,10 @@ def test_kernel_equals_its_twin_in_float64(membrane, times, sizes, shape, traini
 @pytest.mark.parametrize("length", [(64,), (7, 7), (32, 32), (1,), (130,)], ids=str)
 @pytest.mark.parametrize("training", [True, False])
 @both_layouts
-def test_float32_spikes_are_those_of_float64_but_for_one_in_a_hundred_thousand(length, training, last):
+@with_and_without
+def test_float32_spikes_are_those_of_float64_but_for_one_in_a_hundred_thousand(length, training, last, residual):
     membrane, slope = Membrane(detach_reset=True), torch.tensor(4.0)
-    inputs = problem(4, 8, 24, *length, dtype=torch.float32, last=last)
+    inputs = problem(4, 8, 24, *length, dtype=torch.float32, last=last, residual=residual)
     ours = run(norm_lif, inputs, slope, membrane, 4, training)
     exact = run(norm_lif_twin, {k: t.double() for k, t in inputs.items()}, slope, membrane, 4, training)
     differ = (ours[0] != exact[0]).flatten()
@@ -131,11 +136,55 @@ def test_a_norm_without_running_statistics_always_measures():
 
 @pytest.mark.parametrize("sizes", [(4, 2, 1, 5000), (4, 3, 5, 64), (4, 2, 7, 33), (2, 9, 12, 130), (2, 4, 192, 99)])
 @both_layouts
-def test_bits_do_not_depend_on_the_number_of_threads(sizes, last, with_threads):
-    inputs = problem(*sizes, dtype=torch.float32, last=last)
+@with_and_without
+def test_bits_do_not_depend_on_the_number_of_threads(sizes, last, residual, with_threads):
+    inputs = problem(*sizes, dtype=torch.float32, last=last, residual=residual)
     found = with_threads(lambda: run(norm_lif, inputs, torch.tensor(4.0), Membrane(), sizes[0]))
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+@both_layouts
+def test_a_residual_is_added_after_normalisation(last):
+    # One channel with the values -2, 0, 2, 0: mean 0, variance 2; weight 2^0.5 makes the normalised values x itself.
+    x, residual = torch.tensor([[-2, 0, 2, 0], [2.5, 0.5, -0.5, 1]], dtype=torch.float64).view(2, 2, 1, 2)
+    weight = torch.tensor([2**0.5], dtype=torch.float64)
+    if last:
+        x, residual = channels_last(x.repeat(1, 2, 1)), channels_last(residual.repeat(1, 2, 1))
+        weight = weight.repeat(2)
+    residual.requires_grad_()
+    membrane = Membrane(decay_input=False, detach_reset=True)
+    options = {"training": True, "eps": 0.0, "residual": residual}
+    slope = torch.tensor(4.0, dtype=torch.float64)
+    spikes = norm_lif(x, weight, None, None, None, slope, membrane, 2, **options)
+    # Currents 0.5, 0.5, then 1.5, 1; membranes 0.5, 0.5, then 0.25 + 1.5 and 0.25 + 1.
+    assert spikes[:, 0].tolist() == [[0, 0], [1, 1]]
+    spikes[1].sum().backward()
+    sigmoid = torch.sigmoid(4 * torch.tensor([0.75, 0.25], dtype=torch.float64))
+    then = 4 * sigmoid * (1 - sigmoid)  # of the second step; the first acts through half of what is left of it
+    expected = torch.stack([then / 2, then])
+    assert torch.allclose(residual.grad[:, 0], expected, rtol=1e-12, atol=0)
+
+
+def test_a_residual_in_another_memory_order_is_read_as_it_is():
+    inputs = problem(4, 2, 6, 4, 5, last=True, residual=True)
+    expected = run(norm_lif, inputs, torch.tensor(4.0), Membrane(), 4)
+    turned = run(norm_lif, inputs | {"residual": inputs["residual"].contiguous()}, torch.tensor(4.0), Membrane(), 4)
+    assert all(torch.equal(a, b) for a, b in zip(turned, expected, strict=True))
+
+
+def test_only_the_residual_may_want_a_gradient():
+    inputs = problem(4, 2, 3, 70, residual=True)
+    residual = inputs.pop("residual").requires_grad_()
+    options = {"slope": torch.tensor(4.0), "membrane": Membrane(), "times": 4, "training": True, "residual": residual}
+    norm_lif(**inputs, **options).sum().backward()
+    assert residual.grad.abs().sum() > 0
+
+
+def test_a_residual_of_another_shape_is_refused():
+    inputs = problem(4, 2, 3, 10) | {"residual": torch.zeros(8, 1, 10, dtype=torch.float64)}
+    with pytest.raises(ValueError, match=r"a residual \(8, 1, 10\) cannot be added to currents \(8, 3, 10\)"):
+        run(norm_lif, inputs, torch.tensor(4.0), Membrane(), 4)
 
 
 @both_layouts
@@ -189,12 +238,15 @@ def test_nan_stays_in_its_channel(last):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @both_layouts
-def test_half_precision_is_computed_in_float32(dtype, last):
-    x = problem(4, 2, 3, 70, dtype=torch.float32, last=last)["x"].to(dtype).requires_grad_()
+@with_and_without
+def test_half_precision_is_computed_in_float32(dtype, last, residual):
+    inputs = problem(4, 2, 3, 70, dtype=torch.float32, last=last, residual=True)
+    x = inputs["x"].to(dtype).requires_grad_()
     same = x.detach().float().requires_grad_()
-    weight = torch.ones(3, requires_grad=True)
+    weight, more = torch.ones(3, requires_grad=True), inputs["residual"].to(dtype) if residual else None
+    options = {"training": True, "residual": more}
     spikes, exact = (
-        norm_lif(t, weight, None, None, None, torch.tensor(4.0), Membrane(), 4, training=True) for t in (x, same)
+        norm_lif(t, weight, None, None, None, torch.tensor(4.0), Membrane(), 4, **options) for t in (x, same)
     )
     assert spikes.dtype == dtype
     assert torch.equal(spikes.float(), exact)
@@ -214,12 +266,14 @@ def test_backward_reads_the_slope_as_it_is_then():
     assert torch.equal(*grads)
 
 
-def test_only_x_and_a_few_numbers_are_kept_for_backward():
-    x, kept = problem(4, 2, 3, 700)["x"].requires_grad_(), []
+@with_and_without
+def test_only_x_the_residual_and_a_few_numbers_are_kept_for_backward(residual):
+    inputs, kept = problem(4, 2, 3, 700, residual=residual), []
+    x, more = inputs["x"].requires_grad_(), inputs.get("residual")
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        norm_lif(x, None, None, None, None, torch.tensor(4.0), Membrane(), 4, training=True)
+        norm_lif(x, None, None, None, None, torch.tensor(4.0), Membrane(), 4, training=True, residual=more)
     large = [t for t in kept if t.numel() > 100]
-    assert [t.data_ptr() for t in large] == [x.data_ptr()]
+    assert [t.data_ptr() for t in large] == [t.data_ptr() for t in (x, more) if t is not None]
 
 
 def test_slopes_that_do_not_fit_and_images_that_do_not_divide_are_refused():
@@ -239,14 +293,17 @@ def test_other_shapes_and_no_kernels_run_the_twin(off):
 
 @pytest.mark.slow
 @both_layouts
-def test_compiled_graph_is_one_and_gives_the_gradients_of_eager(last):
+@with_and_without
+def test_compiled_graph_is_one_and_gives_the_gradients_of_eager(last, residual):
     torch.compiler.reset()
     norm, x, slope = nn.BatchNorm1d(3), torch.randn(8, 3, 20), torch.tensor(4.0, dtype=torch.float64)
     x = channels_last(x) if last else x
+    more = torch.randn_like(x) if residual else None
     found = []
     for wrap in (lambda f: f, lambda f: torch.compile(f, backend="aot_eager", fullgraph=True)):
         module, a = copy.deepcopy(norm), x.clone().requires_grad_()
-        wrap(lambda a, m=module: batch_norm_lif(m, a, slope, Membrane(), 4))(a).square().sum().backward()
+        fire = wrap(lambda a, m=module: batch_norm_lif(m, a, slope, Membrane(), 4, residual=more))
+        fire(a).square().sum().backward()
         found.append([a.grad, *module.state_dict().values(), *(p.grad for p in module.parameters())])
     assert all(torch.allclose(a, b) for a, b in zip(*found, strict=True))
 

@@ -8,8 +8,9 @@ from spikingjelly.activation_based import layer, neuron, surrogate
 from torch import nn
 
 from sage_snn import SAGE, Fixed, LIFNode, find_layers
+from sage_snn.deploy import fuse
 from sage_snn.kernels import switched_off
-from sage_snn.layers import NormLIF, StatelessLIF, ThresholdNorm
+from sage_snn.layers import NormLIF, NormMap, StatelessLIF, ThresholdNorm
 from sage_snn.models import resnet19, resnet20, resnet20_wide, vgg11, vgg16
 
 SMALL = {
@@ -125,6 +126,40 @@ def test_threshold_norm_is_fused_with_its_neuron():
     assert torch.equal(spikes, expected)
     for mine, theirs in zip(unit.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(mine.grad, theirs.grad, atol=1e-9)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_units_of_a_residual_network_are_fused_and_keep_channels_last(channels):
+    model, plain = resnet19(width=0.125, time_steps=2, image_size=16, in_channels=channels), []
+    assert [unit.why_not_fused() for unit in model.modules() if isinstance(unit, NormLIF)] == [None] * 17
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.in_channels > 3:
+            module.register_forward_pre_hook(lambda m, given: plain.append(given[0].is_contiguous()))
+    model(torch.randn(2, channels, 16, 16))
+    assert len(plain) == 19  # 16 in blocks, three in shortcuts
+    assert not any(plain)
+
+
+def test_a_folded_residual_network_answers_the_same():
+    torch.manual_seed(0)
+    model = resnet20(width=0.25, time_steps=2, image_size=16).double()
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    model(images)
+    model.eval()
+    assert torch.allclose(fuse(model)(images), model(images), atol=1e-9)
+
+
+def test_a_norm_map_takes_gradients_in_any_memory_order():
+    torch.manual_seed(0)
+    unit, x = NormMap(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).double(), torch.randn(2, 3, 3, 5, 5, dtype=torch.float64)
+    grads = []
+    for last in (False, True):
+        a = x.clone().requires_grad_()
+        currents = unit(a)
+        grad = torch.cos(torch.arange(currents.numel(), dtype=torch.float64)).view_as(currents)
+        currents.backward(grad.movedim(2, -1).contiguous().movedim(-1, 2) if last else grad)
+        grads.append(a.grad)
+    assert torch.equal(*grads)
 
 
 def test_spikingjellys_nodes_give_the_same_spikes_in_float64():

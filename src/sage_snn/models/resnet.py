@@ -90,6 +90,7 @@ class ResNet(SpikingNetwork):
             stem: list[Any] = list(self.stem)
             for index, unit in enumerate(stem):
                 x = unit(x) if index or x.ndim == 5 else unit.forward_static(x, self.time_steps)
+                x = channels_last(x)  # again, as one channel alone has no order to keep
             x = self.pool(x.flatten(0, 1)).unflatten(0, x.shape[:2])
             for stage in self.stages:
                 x = stage(x)
