@@ -6,7 +6,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from sage_snn.studies.comparison import bootstrap, compare, estimate, paired, power, seeds_needed
+from sage_snn.studies.comparison import (
+    beside_baseline,
+    bootstrap,
+    compare,
+    estimate,
+    paired,
+    power,
+    scene_keys,
+    seeds_needed,
+)
 from sage_snn.studies.results import ResultError, field_columns
 
 A, B = [51.2, 50.1, 52.4, 49.9, 51.0], [50.3, 50.2, 51.1, 49.0, 50.6]
@@ -144,6 +153,24 @@ def test_compare_keeps_different_widths_apart():
     found = compare(table)
     assert list(found["words"]).count("the baseline") == 2
     assert found["difference"].dropna().tolist() == pytest.approx([np.mean(np.subtract(A, B))] * 2)
+
+
+def test_a_field_that_some_networks_lack_is_part_of_the_scene():
+    table = pd.DataFrame(
+        [*rows("fixed", B, **{"recipe.model.dim": 16}), *rows("sage", A, **{"recipe.model.dim": None})]
+    )
+    assert scene_keys(table, ["data", "recipe.model.dim"]).nunique() == 2
+    assert compare(table).set_index("label").loc["sage", "words"] == "no baseline run in the same setting"
+    same = pd.DataFrame(
+        [*rows("fixed", B, **{"recipe.model.dim": None}), *rows("sage", A, **{"recipe.model.dim": None})]
+    )
+    assert compare(same).set_index("label").loc["sage", "pairs"] == 5
+
+
+def test_only_settings_that_have_the_baseline_are_kept_beside_it():
+    table = pd.DataFrame([*rows("fixed", B), *rows("sage", A), *rows("tet", A, time_steps=2)])
+    assert beside_baseline(compare(table))["label"].tolist() == ["fixed", "sage"]
+    assert beside_baseline(compare(table[table["label"] != "fixed"])).empty
 
 
 def test_a_column_that_somebody_adds_to_a_table_is_no_setting():

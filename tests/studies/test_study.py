@@ -39,13 +39,19 @@ def test_shipped_studies_are_whole(name):
     assert study.about["what"]
     assert study.about["command"] == f"sage-snn study run {name} --data-dir DATA"
     assert study.report
-    assert study.claims == "paper"
     assert len({run.key for run in runs}) == len(runs)
     assert all(run.recipe.threads for run in runs), "bits depend on threads"
     assert all(run.recipe.data_dir == "/data" for run in runs)
+    assert "seconds_per_run" in study.about or "cost" in study.about
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_studies() if not shipped_study(name).compares_systems])
+def test_shipped_studies_of_policies_judge_the_paper_over_five_seeds(name):
+    study = load_study(name)
+    runs = study.runs()
+    assert study.claims == "paper"
     assert len({run.recipe.seed for run in runs}) == 5
     assert study.compare.baseline in {run.label for run in runs}
-    assert "seconds_per_run" in study.about or "cost" in study.about
     if name.endswith("-small"):
         assert study.recipe == "cifar10-study"
 
@@ -95,6 +101,90 @@ def test_a_study_file_may_name_a_recipe_beside_it(tmp_path):
     study = load_study(tmp_path / "grid.yaml")
     assert study.name == "grid"
     assert [run.recipe.epochs for run in study.runs()] == [2, 2]
+
+
+def two_recipes(folder):
+    """A study file whose second variant has a recipe of its own beside it."""
+    (folder / "other.yaml").write_text(yaml.safe_dump({"data": "digits", "epochs": 7, "warmup_epochs": 0, "lr": 0.1}))
+    own = {"label": "other", "recipe": "other.yaml", "protocol": "own"}
+    return {"recipe": "digits", "variants": [{"label": "plain", "protocol": "own"}, own], "axes": {"seed": [1, 2]}}
+
+
+def loaded(folder, fields, settings=None):
+    (folder / "study.yaml").write_text(yaml.safe_dump(fields))
+    return load_study(folder / "study.yaml", settings)
+
+
+def test_a_variant_may_have_a_recipe_of_its_own(tmp_path):
+    study = loaded(tmp_path, two_recipes(tmp_path), {"batch_size": 32})
+    runs = study.runs()
+    assert [(run.label, run.name, run.protocol, run.recipe.seed) for run in runs] == [
+        ("plain (own)", "plain", "own", 1),
+        ("other (own)", "other", "own", 1),
+        ("plain (own)", "plain", "own", 2),
+        ("other (own)", "other", "own", 2),
+    ]
+    assert [run.recipe.lr for run in runs[:2]] == [load_recipe("digits").lr, 0.1]
+    assert {run.recipe.batch_size for run in runs} == {32}
+    assert study.compares_systems
+    assert study.count() == 4
+    assert not parse_study(BASE).compares_systems
+
+
+def test_labels_of_different_recipes_tell_what_the_axes_add_and_nothing_else(tmp_path):
+    fields = two_recipes(tmp_path) | {"axes": {"seed": [1], "batch_size": [16, 32]}}
+    labels = [run.label for run in loaded(tmp_path, fields).runs()]
+    assert labels == [f"{name} (own) batch_size={size}" for name in ("plain", "other") for size in (16, 32)]
+
+
+def test_an_axis_needs_one_recipe_that_looks_at_it(tmp_path):
+    fields = two_recipes(tmp_path)
+    fields["variants"][1]["settings"] = {"loss": "tet"}
+    study = loaded(tmp_path, fields | {"axes": {"seed": [1], "loss.weight": [0.1, 0.2]}})
+    assert [run.name for run in study.runs()] == ["plain", "other weight=0.1", "other weight=0.2"]
+    del fields["variants"][1]["settings"]
+    with pytest.raises(StudyError, match=r"none of its losses looks at loss\.weight"):
+        loaded(tmp_path, fields | {"axes": {"seed": [1], "loss.weight": [0.1, 0.2]}})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"recipe": "othr.yaml"}, "cannot read othr.yaml"),
+        ({"recipe": "digit"}, "no recipe 'digit'; did you mean 'digits'"),
+        ({"protocol": "owned"}, "variants.1.protocol: Input should be 'own' or 'common', not 'owned'"),
+        ({"recpe": "digits"}, "variants.1.recpe: no such field; did you mean 'recipe'"),
+        ({"settings": {"lrr": 1}}, "no recipe field 'lrr'; did you mean 'lr'"),
+        ({"label": None}, "variant 2 names a recipe or protocol; give it a label too"),
+        ({"label": "plain"}, r"two variants are called 'plain \(own\)'; give each a label of its own"),
+        ({"protocol": None}, "other names no protocol and others do; give it `protocol: own` or `common`"),
+        (
+            {"recipe": "digits"},
+            r"'plain \(own\)' with {'seed': 1} and 'other \(own\)' with {'seed': 1} are the same run",
+        ),
+    ],
+)
+def test_mistakes_in_variants_of_their_own_recipe_are_told(tmp_path, change, message):
+    fields = two_recipes(tmp_path)
+    fields["variants"][1] |= change
+    with pytest.raises(StudyError, match=message):
+        loaded(tmp_path, fields)
+
+
+def test_a_system_that_would_be_lost_in_another_is_refused(tmp_path):
+    fields = two_recipes(tmp_path)
+    # A cross entropy has no weight: it is the same run without it.
+    unseen = {"label": "plain", "protocol": "common", "settings": {"loss.weight": 0.2}}
+    fields["variants"].append(unseen)
+    with pytest.raises(StudyError, match="are the same run"):
+        loaded(tmp_path, fields)
+
+
+def test_the_baseline_of_systems_has_its_protocol(tmp_path):
+    fields = two_recipes(tmp_path)
+    with pytest.raises(StudyError, match=r"the baseline 'plain' is none of its runs: plain \(own\), other \(own\)"):
+        loaded(tmp_path, fields | {"compare": {"baseline": "plain"}})
+    assert loaded(tmp_path, fields | {"compare": {"baseline": "plain (own)"}}).compare.baseline == "plain (own)"
 
 
 def test_settings_on_top_win_over_the_file():

@@ -2,6 +2,7 @@ import importlib.util
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,9 @@ from scipy import stats
 
 from sage_snn.studies.comparison import apart
 from sage_snn.studies.figures import figures_of, save
+from sage_snn.studies.labels import told
 from sage_snn.studies.paper.reported import ORIGINALS, REPORTED, method_called, originals_on
+from sage_snn.studies.progress import cost, share
 from sage_snn.studies.report import write_report
 from sage_snn.studies.results import ResultError, load_runs, require_comparable, table
 from sage_snn.studies.study import load_study
@@ -162,7 +165,7 @@ def test_of_many_pairs_only_the_names_are_told(measured):
     # TET and Diet-SNN are three points above the three others, and nothing else is apart.
     assert said.endswith(
         "6 of 10 pairs are apart: TET is above STBP-tdBN, QCFS and RMP-SNN; "
-        "Diet-SNN is above STBP-tdBN, QCFS and RMP-SNN. Cannot tell of the other 4: the interval holds zero."
+        "Diet-SNN is above STBP-tdBN, QCFS and RMP-SNN. Cannot tell of the other 4, whose intervals hold zero."
     )
 
 
@@ -309,3 +312,25 @@ def test_a_converted_network_has_no_speed_and_no_curve(measured):
     assert not {"curves", "overhead"} & {figure.name for figure in figures_of(converted)}
     curves = next(figure for figure in figures_of(runs) if figure.name == "curves")
     assert curves.data["label"].nunique() == 2
+
+
+def planned_with(**recipe):
+    model = SimpleNamespace(time_steps=32)
+    return SimpleNamespace(recipe=SimpleNamespace(model=model, cooldown_epochs=0, **recipe))
+
+
+def test_a_run_costs_its_stages_and_one_evaluation_at_least():
+    ann = SimpleNamespace(settings={"epochs": 5})
+    assert cost(planned_with(epochs=3, total_epochs=3)) == 3 * 32
+    assert cost(planned_with(epochs=3, total_epochs=3, stages=(ann,))) == 5 + 3 * 32
+    spiking = SimpleNamespace(settings={"epochs": 5, "cooldown_epochs": 1, "model.time_steps": 2})
+    converted = planned_with(epochs=0, total_epochs=0, stages=(ann, spiking))
+    assert cost(converted) == 5 + 6 * 2 + 32
+    assert share(SimpleNamespace(epochs_done=lambda _: 0), converted) == 0
+    assert share(SimpleNamespace(epochs_done=lambda _: 1), converted) == 1
+
+
+def test_stages_read_as_words_in_labels_and_cells():
+    stages = [{"name": "ann", "settings": {"epochs": 5, "lr": 0.1}}, {"name": "tuning", "settings": {}}]
+    assert told(stages) == "ann(epochs=5,lr=0.1)+tuning()"
+    assert told([0.25, 0.5]) == "[0.25, 0.5]"

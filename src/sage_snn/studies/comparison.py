@@ -186,7 +186,7 @@ def compare(table: pd.DataFrame, metric: str = "last_top1", baseline: str = "fix
 def beside_baseline(compared: pd.DataFrame) -> pd.DataFrame:
     """The rows of a comparison that have a baseline in the same setting, and their baselines."""
     scene: list[Any] = [name for name in compared if name in ("data", "time_steps") or str(name).startswith(SETTING)]
-    keys: Any = compared[scene].astype(str).agg(" | ".join, axis=1)
+    keys = scene_keys(compared, scene)
     kept: Any = compared[keys.isin(set(keys[compared["pairs"] > 0]))]
     return kept.reset_index(drop=True)
 
@@ -200,6 +200,12 @@ def scene_columns(table: pd.DataFrame, metric: str) -> list[str]:
         if (is_timed if name.startswith(timed_only) else is_context(name.removeprefix(RECIPE)))
     ]
     return ["data", "time_steps", *apart]
+
+
+def scene_keys(table: Any, scene: Sequence[str]) -> Any:
+    """The scene of each row as one text; a field that a kind of network lacks is part of it too."""
+    texts = [" | ".join(map(str, values)) for values in table[list(scene)].to_numpy(object)]
+    return pd.Series(texts, index=table.index, dtype=object)
 
 
 def setting_words(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:

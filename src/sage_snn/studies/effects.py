@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from .comparison import Paired, by_seed, estimate, in_words, paired, scene_columns
+from .comparison import Paired, by_seed, estimate, in_words, paired, scene_columns, scene_keys
 from .labels import RECIPE
 from .paper.reported import claimed_gain
 
@@ -70,7 +70,8 @@ def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> li
     if table.empty:
         return []
     scene = scene_columns(table, metric)
-    keys = table[scene].astype(str).agg(" | ".join, axis=1)
+    keys = scene_keys(table, scene)
+    told = [name for name in scene[2:] if scene_keys(table[mine | theirs], [name]).nunique() > 1]
     differences: list[Effect] = []
     for _, rows in table.groupby(keys, sort=False):
         sides: list[Any] = [by_seed(rows[mask[rows.index]], metric) for mask in (mine, theirs)]
@@ -80,7 +81,7 @@ def effects(table: Any, mine: Any, theirs: Any, metric: str = "last_top1") -> li
             continue
         data, time_steps = str(rows["data"].iloc[0]), int(rows["time_steps"].iloc[0])
         result = paired(list(left[seeds]), list(right[seeds]), claimed_gain(data))
-        context = "".join(f", {name.removeprefix(RECIPE)}={rows[name].iloc[0]}" for name in scene[2:])
+        context = "".join(f", {name.removeprefix(RECIPE)}={rows[name].iloc[0]}" for name in told)
         where = f"{data} T={time_steps}{context}"
         differences.append(Effect(where, result, data, time_steps, context, left[seeds] - right[seeds]))
     return differences

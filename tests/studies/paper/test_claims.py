@@ -61,6 +61,13 @@ def test_every_dataset_must_show_it():
     assert verdict(table, "more accurate than a fixed slope at T=4")[0] == "not supported"
 
 
+def test_what_only_other_networks_differ_in_is_not_told():
+    scene = {"model.dim": 64, "lr": 0.1}
+    other = [row | {"recipe.model.dim": None, "recipe.lr": 0.2} for row in rows("none", label="TET")]
+    table = rows("fixed", **scene) + rows("sage", 1.5, **scene) + other
+    assert verdict(table, "more accurate than a fixed slope at T=4")[1].startswith("cifar10 T=4: higher by")
+
+
 def test_one_seed_or_nan_tests_nothing():
     one = rows("fixed", seeds=(1,)) + rows("sage", 1.5, seeds=(1,))
     assert verdict(one, "fixed slope at T=4")[:2] == ("not tested here", "cifar10 T=4: one seed only: no interval")

@@ -11,8 +11,9 @@ from .pair import Pair, by_protocol, pairs
 FEW = 3  # pairs up to which a sentence holds their intervals
 BY = {"own": "each by its own recipe", "common": "all by the common recipe"}
 WHOLE = (
-    "A system is its network, its T, its training and its conversion together: an interval says whether two wholes "
-    "differ, not what in them does."
+    "Two systems are apart where the 95 % interval of their difference in top-1 after the last epoch, by Welch's t, "
+    "leaves out zero. A system is its network, its T, its training and its conversion together: an interval says "
+    "whether two wholes differ, not what in them does."
 )
 
 
@@ -38,7 +39,8 @@ def _verdict(group: Sequence[Entry], compared: Sequence[Pair]) -> str:
     told, unsure = ([pair for pair in tested if pair.is_apart is wanted] for wanted in (True, False))
     said = f"{where}: {_apart(told, len(tested)) if told else _none_apart(tested)}."
     if told and unsure:
-        rest = f"the other {len(unsure)}: the interval holds zero" if len(tested) > FEW else _intervals(unsure)
+        holds = "interval holds" if len(unsure) == 1 else "intervals hold"
+        rest = f"the other {len(unsure)}, whose {holds} zero" if len(tested) > FEW else _intervals(unsure)
         said += f" Cannot tell of {rest}."
     lacking = len(compared) - len(tested)
     pairs_have = "pair has" if lacking == 1 else "pairs have"
