@@ -139,6 +139,11 @@ def test_operators_pass_torchs_own_check():
     inputs, chosen = (x, None, x, v, slope), Membrane(reset=None).options
     chosen |= {"detach_reset": False, "shape": "ATan", "wants_slope": True}
     torch.library.opcheck(torch.ops.sage_snn.lif_backward.default, inputs, chosen, test_utils=tests)
-    inputs, chosen = (x.view(4, 3, 10), None, None, None, None), options | {"times": 2, "eps": 1e-5}
-    torch.library.opcheck(torch.ops.sage_snn.norm_lif.default, inputs, chosen, test_utils=tests)
+    planes, ones, chosen = x.view(4, 3, 10), torch.ones(3, dtype=torch.float64), options | {"times": 2, "eps": 1e-5}
+    for residual in (None, planes):
+        inputs = (planes, None, None, None, None, residual)
+        torch.library.opcheck(torch.ops.sage_snn.norm_lif.default, inputs, chosen, test_utils=tests)
+        inputs = (planes, planes, None, None, ones, ones, residual, slope)
+        more = chosen | {"detach_reset": True, "shape": "Rect", "wants_slope": True, "training": True}
+        torch.library.opcheck(torch.ops.sage_snn.norm_lif_backward.default, inputs, more, test_utils=tests)
     assert callable(function("sage_lif", torch.float64))
