@@ -162,7 +162,9 @@ def test_draws_are_refused_by_onnx_and_their_spikes_taken(tmp_path):
     torch.manual_seed(0)
     options = {"width": 0.0625, "image_size": 8, "time_steps": 16, "activation": lambda: STDBNode(0.1)}
     network, images = vgg11(encoding=SignedPoisson(), **options).eval(), torch.randn(6, 3, 8, 8)
-    with pytest.raises(ExportError, match=r"encoding draws spikes at random.*give an example of events \(T, B, C, H, W\)"):
+    with pytest.raises(
+        ExportError, match=r"encoding draws spikes at random.*give an example of events \(T, B, C, H, W\)"
+    ):
         export(network, tmp_path / "a.onnx", "onnx", images)
     spikes = network.encoding(images, 16)
     (answers,) = run_onnx(export(network, tmp_path / "a.onnx", "onnx", spikes), spikes)

@@ -106,7 +106,7 @@ def evaluate(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_j
 
 @app.command()
 def inspect(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Blocks, slopes, entropy per head, dead heads, and attention maps as a picture."""
+    """Blocks, slopes, entropy per head, dead heads, and attention maps as a picture; or layers and their firing."""
     from .runs import inspect_run, open_run
 
     _show(inspect_run(open_run(run, data_dir), which=weights), as_json)

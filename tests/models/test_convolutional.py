@@ -209,3 +209,10 @@ def test_the_neurons_of_the_systems_are_spikingjellys_with_a_tensor_slope_too(sy
         assert torch.equal(spikes, answers[0][0])
         assert torch.allclose(gradient, answers[0][1], atol=1e-9)
     assert answers[0][1].abs().sum() > 0
+
+
+def test_images_that_are_too_small_are_refused():
+    with pytest.raises(ValueError, match="an image of 8 pixels is too small to be halved 4 times"):
+        resnet20_wide(width=0.125, image_size=8)
+    with pytest.raises(ValueError, match="an image of 16 pixels is too small for 5 poolings"):
+        vgg16(width=0.125, image_size=16)

@@ -8,7 +8,6 @@ from rich.console import Console
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sage_snn import LIFNode
 from sage_snn.control import Block
 from sage_snn.runs import RunError
 from sage_snn.runs.inspection import _reading, _Watch, attention_figure, inspect_run
@@ -101,10 +100,10 @@ def test_an_unfinished_run_says_so(tmp_path, tiny, interrupted):
     assert file.getvalue().startswith("run is not finished: 1 of 2 epochs are done")
 
 
-def test_a_network_without_attention_is_named(folder, monkeypatch):
+def test_a_network_that_does_not_spike_is_named(folder, monkeypatch):
     run = open_run(folder)
-    monkeypatch.setattr(run, "network", lambda which: nn.Sequential(nn.Flatten(), LIFNode(), nn.Linear(64, 10)))
-    with pytest.raises(RunError, match="no attention to look into: its network is a Sequential; `sage-snn eval`"):
+    monkeypatch.setattr(run, "network", lambda which: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    with pytest.raises(RunError, match="nothing that fires to look into: its network is an ANN; `sage-snn eval`"):
         inspect_run(run)
 
 

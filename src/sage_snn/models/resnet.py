@@ -73,6 +73,8 @@ class ResNet(SpikingNetwork):
                 channels = outputs
             self.stages.append(nn.Sequential(*layers))
         halvings = len(widths) - 1 + pooled_stem
+        if not image_size >> halvings:
+            raise ValueError(f"an image of {image_size} pixels is too small to be halved {halvings} times")
         channels *= (image_size >> halvings) ** 2 if flat else 1
         self.flat, self.hidden, self.lif = flat, None, None
         if hidden is not None:

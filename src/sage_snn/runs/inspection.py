@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
-from ..control import Block, LivingHeads, find_groups, reading
+from ..control import Block, LivingHeads, find_groups, nodes_of, reading
 from ..recipes.policies import POLICIES
 from ..signals import HeadEntropy, population_std
 from .folder import RunError, write_atomically
+from .layers import LayerInspection, inspect_layers
 from .run import Run, Which
 
 READ_IMAGES = 64
@@ -66,10 +67,16 @@ class Inspection:
         return Group(*lines, table, Text(told))
 
 
-def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection:
-    """Look into the blocks of a run's network; maps of `images` test images go to inspection/attention.png."""
+def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection | LayerInspection:
+    """Look into the blocks of a run's network; maps of `images` test images go to inspection/attention.png.
+
+    Of a network without attention, look at its layers.
+    """
     network, signal = run.network(which), HeadEntropy(POLICIES.fields(run.recipe.policy)["temperature"])
-    watches = [_Watch(block, signal) for block in _blocks(run, network)]
+    blocks = _blocks(run, network)
+    if not blocks:
+        return inspect_layers(run, network, which)
+    watches = [_Watch(block, signal) for block in blocks]
     loader = run.test_loader(READ_IMAGES)
     with _reading(watches):
         _pass_through(network, [batch.images for batch in loader.epoch(0)])
@@ -82,15 +89,9 @@ def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection:
 
 def _blocks(run: Run, network: nn.Module) -> list[Block]:
     try:
-        blocks = [group for group in find_groups(network) if isinstance(group, Block)]
+        return [group for group in find_groups(network) if isinstance(group, Block)] if nodes_of(network) else []
     except ValueError as error:
         raise RunError(f"{run.name}: {error}") from None
-    if not blocks:
-        raise RunError(
-            f"{run.name} has no attention to look into: its network is a {type(network).__name__}; "
-            "`sage-snn eval` shows the firing rates of its layers"
-        )
-    return blocks
 
 
 @dataclass

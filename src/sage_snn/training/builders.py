@@ -41,10 +41,8 @@ def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.o
 def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Scheduler:
     """Per epoch, the warm-up counted inside: cosine and its minimum through the cooldown, or in steps, or constant."""
     warmup: dict[str, Any] = {"warmup_t": recipe.warmup_epochs, "warmup_lr_init": recipe.warmup_lr}
-    if recipe.schedule == "cosine":
-        return CosineLRScheduler(
-            optimizer, t_initial=max(recipe.epochs, 1), lr_min=recipe.min_lr, cycle_limit=1, **warmup
-        )
+    if recipe.schedule == "cosine" and recipe.epochs:
+        return CosineLRScheduler(optimizer, t_initial=recipe.epochs, lr_min=recipe.min_lr, cycle_limit=1, **warmup)
     shares = recipe.decay_at if recipe.schedule == "steps" else ()
     ends = [round(share * recipe.epochs) + 1 for share in shares]  # timm lowers the rate one epoch before
     return MultiStepLRScheduler(optimizer, decay_t=ends, decay_rate=recipe.decay_rate, warmup_prefix=False, **warmup)
