@@ -125,8 +125,7 @@ class Spikformer(SpikingNetwork):
         mlp_ratio: float = 4.0,
         neuron: Neuron = StatelessLIF,
     ) -> None:
-        sizes = {"time_steps": time_steps, "num_classes": num_classes, "image_size": image_size}
-        super().__init__(**sizes, in_channels=in_channels)
+        super().__init__(time_steps=time_steps, num_classes=num_classes, image_size=image_size, in_channels=in_channels)
         _check_sizes(depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels, form)
         lif = partial(neuron, tau=2.0, detach_reset=True, step_mode="m")
         self.form, self.num_features = form, dim

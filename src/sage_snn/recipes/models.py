@@ -59,7 +59,6 @@ class ConvolutionalPart(ModelPart):
     """
 
     network: ClassVar[str]
-    name: str
     time_steps: int = Field(default=4, ge=1)
     width: float = Field(default=1.0, gt=0)
     neuron: Literal["lif", "tdbn", "tet", "diet", "stdb", "rate", "half_rate", "relu", "qcfs"] = "lif"
@@ -94,7 +93,7 @@ class ConvolutionalPart(ModelPart):
             options["encoding"] = SignedPoisson()
         sizes = {"num_classes": classes, "image_size": size, "in_channels": channels}
         steps = self.time_steps if self.is_spiking else 1
-        return getattr(models, self.name)(time_steps=steps, **sizes, **options)
+        return getattr(models, self.model_dump()["name"])(time_steps=steps, **sizes, **options)
 
     @model_validator(mode="after")
     def _fits_together(self) -> "ConvolutionalPart":

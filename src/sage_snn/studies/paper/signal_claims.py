@@ -99,9 +99,9 @@ def inference_is_unchanged(runs: Sequence[RunResult]) -> Claim:
 
 
 def _largest_gini(run: RunResult) -> float:
-    """1 - 1/N for N keys; 1 where the size of the images is not known."""
-    size = _SIZES.get(run.recipe.data)
-    return 1.0 if size is None else 1 - 1 / (-(-size // run.recipe.model.patch_size)) ** 2
+    """1 - 1/N for N keys; 1 where the size of images or patches is not known."""
+    size, patch = _SIZES.get(run.recipe.data), getattr(run.recipe.model, "patch_size", None)
+    return 1.0 if size is None or patch is None else 1 - 1 / (-(-size // patch)) ** 2
 
 
 def _dispersion(run: RunResult) -> dict[float, float]:
