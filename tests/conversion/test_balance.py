@@ -58,5 +58,5 @@ def test_what_cannot_be_balanced_says_how():
     for nothing in (None, torch.zeros(0, 1)):
         with pytest.raises(ValueError, match="balancing needs images to see currents on"):
             balance_thresholds(two_layers(RateIF), nothing)
-    with pytest.raises(ValueError, match="no current above zero arrives at 1, so it has no threshold"):
+    with pytest.raises(ValueError, match="no current above zero arrives at 1 within 4 steps, so it has no threshold"):
         balance_thresholds(two_layers(RateIF), -IMAGES)
