@@ -60,7 +60,8 @@ def _setting(nodes: dict[str, Any], percentile: float) -> Iterator[None]:
         level = _level(args[0], percentile)
         if not level > 0:
             raise ValueError(
-                f"no current above zero arrives at {name}, so it has no threshold; train the weights first"
+                f"no current above zero arrives at {name} within {len(args[0])} steps, so it has no threshold; "
+                "balance with more time_steps, or train the weights first"
             )
         node.threshold.fill_(level)
 
