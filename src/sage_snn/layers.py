@@ -5,13 +5,15 @@ T time steps, B batch, C channels, N tokens.
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .compat import forward_hooks, has_input_hooks
-from .kernels.norm_lif import batch_norm_lif, running_statistics
+from .kernels.norm import batch_norm, running_statistics
+from .kernels.norm_lif import batch_norm_lif
 from .kernels.path import why_twin
 from .kernels.pool import spike_pool
 from .neurons import LIFNode
@@ -34,6 +36,13 @@ class ThresholdNorm(nn.BatchNorm2d):
         """(T*B, C, H, W) -> (T*B, C, H, W)."""
         mean, var, options = running_statistics(self)
         return F.batch_norm(input, mean, var, self.weight * self.factor, self.bias, **options)
+
+
+def why_not_plain(norm: nn.Module) -> str | None:
+    """None if a kernel may do the work of this normalisation, else the reason."""
+    if type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, ThresholdNorm):
+        return f"{type(norm).__name__} is not a plain BatchNorm"
+    return "the BatchNorm has hooks" if forward_hooks(norm) or has_input_hooks(norm) else None
 
 
 class NormLIF(nn.Module):
@@ -66,11 +75,7 @@ class NormLIF(nn.Module):
         """None if normalisation and neuron run in one kernel, else the reason."""
         if not isinstance(self.lif, LIFNode):
             return f"{type(self.lif).__name__} is not our LIFNode"
-        if type(self.norm) not in (nn.BatchNorm1d, nn.BatchNorm2d, ThresholdNorm):
-            return f"{type(self.norm).__name__} is not a plain BatchNorm"
-        if forward_hooks(self.norm) or has_input_hooks(self.norm):
-            return "the BatchNorm has hooks"
-        return self.lif.why_not_fused() or why_twin(x)
+        return why_not_plain(self.norm) or self.lif.why_not_fused() or why_twin(x)
 
 
 class NormMap(nn.Module):
@@ -82,11 +87,11 @@ class NormMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Currents of all time steps."""
+        currents = self.synapse(x.flatten(0, 1))
+        norm: Any = self.norm
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        currents = self.norm(self.synapse(x.flatten(0, 1)).contiguous())
-        if currents.requires_grad and not torch.compiler.is_compiling():
-            currents.register_hook(Tensor.contiguous)  # the gradient as well, or its backward is ten times as slow
-        return currents.unflatten(0, (len(x), -1))
+        normal = norm(currents.contiguous()) if why_not_plain(norm) else batch_norm(norm, currents)
+        return normal.unflatten(0, (len(x), -1))
 
 
 class TokenMap(nn.Conv1d):

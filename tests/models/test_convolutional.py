@@ -10,7 +10,7 @@ from torch import nn
 from sage_snn import SAGE, Fixed, LIFNode, find_layers
 from sage_snn.deploy import fuse
 from sage_snn.kernels import switched_off
-from sage_snn.layers import NormLIF, NormMap, StatelessLIF, ThresholdNorm
+from sage_snn.layers import NormLIF, StatelessLIF, ThresholdNorm
 from sage_snn.models import resnet19, resnet20, resnet20_wide, vgg11, vgg16
 
 SMALL = {
@@ -147,19 +147,6 @@ def test_a_folded_residual_network_answers_the_same():
     model(images)
     model.eval()
     assert torch.allclose(fuse(model)(images), model(images), atol=1e-9)
-
-
-def test_a_norm_map_takes_gradients_in_any_memory_order():
-    torch.manual_seed(0)
-    unit, x = NormMap(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).double(), torch.randn(2, 3, 3, 5, 5, dtype=torch.float64)
-    grads = []
-    for last in (False, True):
-        a = x.clone().requires_grad_()
-        currents = unit(a)
-        grad = torch.cos(torch.arange(currents.numel(), dtype=torch.float64)).view_as(currents)
-        currents.backward(grad.movedim(2, -1).contiguous().movedim(-1, 2) if last else grad)
-        grads.append(a.grad)
-    assert torch.equal(*grads)
 
 
 def test_spikingjellys_nodes_give_the_same_spikes_in_float64():

@@ -14,6 +14,16 @@ from torch.nn import functional as F
 
 from .calls import SHAPE_CODES, function, pointer, register
 from .lif import BACKWARD, LIF, MEMBRANE, Membrane, require_slopes, runs_natively, slope_gradient, slope_values
+from .norm import (
+    is_last,
+    keep_statistics,
+    precision,
+    ready,
+    require_channels,
+    require_several_values,
+    running_statistics,
+    values_of,
+)
 
 
 def batch_norm_lif(
@@ -35,30 +45,6 @@ def batch_norm_lif(
     return norm_lif(
         *(x, weight, norm.bias, mean, var, slope, membrane, times), **options, shape=shape, residual=residual
     )
-
-
-def running_statistics(
-    norm: nn.BatchNorm1d | nn.BatchNorm2d,
-) -> tuple[Tensor | None, Tensor | None, dict[str, Any]]:
-    """Mean, variance and options for `F.batch_norm`; counts the batch just as the module's own call does."""
-    averaging = 0.0 if norm.momentum is None else norm.momentum
-    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
-        if norm.momentum is None:
-            averaging = 1.0 / float(norm.num_batches_tracked)
-    measures = norm.training or (norm.running_mean is None and norm.running_var is None)
-    keeps = not norm.training or norm.track_running_stats
-    mean, var = (norm.running_mean, norm.running_var) if keeps else (None, None)
-    return mean, var, {"training": measures, "momentum": averaging, "eps": norm.eps}
-
-
-def _require_channels(x: Tensor, *given: Tensor | None) -> None:
-    """The kernel reads as many values as x has channels, whatever is there."""
-    if any(tensor is not None and tensor.numel() != x.shape[1] for tensor in given):
-        sizes = [tensor.numel() for tensor in given if tensor is not None]
-        raise ValueError(
-            f"the normalisation is for {max(sizes)} channels, its input has {x.shape[1]}: {tuple(x.shape)}"
-        )
 
 
 def _require_same_shape(x: Tensor, residual: Tensor | None) -> None:
@@ -90,7 +76,7 @@ def norm_lif(
     The residual (T*B, C, ...) is added to what has been normalised.
     """
     require_slopes(slope, times)
-    _require_channels(x, weight, bias, running_mean, running_var)
+    require_channels(x, weight, bias, running_mean, running_var)
     _require_same_shape(x, residual)
     if not x.numel() or not runs_natively(x, shape):
         return norm_lif_twin(
@@ -98,8 +84,7 @@ def norm_lif(
             residual,
         )
     if training:
-        if x.numel() == x.shape[1]:
-            raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+        require_several_values(x)
         statistics = None, None
     else:
         statistics = running_mean, running_var
@@ -110,11 +95,8 @@ def norm_lif(
     else:
         made = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **membrane.options)
     spikes, mean, var = made
-    if training and running_mean is not None and running_var is not None:
-        values = x.numel() // x.shape[1]
-        with torch.no_grad():
-            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-            running_var.lerp_((var * (values / (values - 1))).to(running_var.dtype), momentum)
+    if training:
+        keep_statistics(x, mean, var, running_mean, running_var, momentum)
     return spikes
 
 
@@ -201,30 +183,11 @@ class NativeNormLIF(torch.autograd.Function):
         )
 
 
-def _precision(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-def _ready(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if tensor is None else tensor.detach().to(dtype).contiguous()
-
-
 def _sizes(x: Tensor, times: int) -> tuple[int, int, int, int, bool]:
     """T, B, C, positions, and whether channels lie last in memory; x is not empty."""
     if x.shape[0] % times:
         raise ValueError(f"{x.shape[0]} images do not divide into {times} time steps; x must be (T*B, C, ...)")
-    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1]), _is_last(x)
-
-
-def _is_last(x: Tensor) -> bool:
-    """Whether the channels of (T*B, C, ...) lie last in memory."""
-    return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
-
-
-def _values(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
-    """The values in this precision, their channels last in memory or not."""
-    values = tensor.detach().to(dtype)
-    return values.movedim(1, -1).contiguous().movedim(-1, 1) if last else values.contiguous()
+    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1]), is_last(x)
 
 
 def _norm_lif(
@@ -239,9 +202,9 @@ def _norm_lif(
     eps: float,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    dtype, channels, last = _precision(x), x.shape[1], _is_last(x)
-    values, gain, offset = _values(x, dtype, last), _ready(weight, dtype), _ready(bias, dtype)
-    added = None if residual is None else _values(residual, dtype, last)
+    dtype, channels, last = precision(x), x.shape[1], is_last(x)
+    values, gain, offset = values_of(x, dtype, last), ready(weight, dtype), ready(bias, dtype)
+    added = None if residual is None else values_of(residual, dtype, last)
     # New tensors also when given: backward needs them as they are now.
     used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
     spikes = torch.empty_like(values)
@@ -271,10 +234,10 @@ def _norm_lif_backward(
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     membrane = Membrane(**options)
-    dtype, channels, last = _precision(x), x.shape[1], _is_last(x)
-    values, gain, offset = _values(x, dtype, last), _ready(weight, dtype), _ready(bias, dtype)
-    of_spikes, slopes = _values(grad_spikes, dtype, last), slope_values(slope, times)
-    added = None if residual is None else _values(residual, dtype, last)
+    dtype, channels, last = precision(x), x.shape[1], is_last(x)
+    values, gain, offset = values_of(x, dtype, last), ready(weight, dtype), ready(bias, dtype)
+    of_spikes, slopes = values_of(grad_spikes, dtype, last), slope_values(slope, times)
+    added = None if residual is None else values_of(residual, dtype, last)
     grad_added = None if added is None else torch.empty_like(added)
     grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
     grad_slope = torch.empty_like(slopes) if wants_slope else None
@@ -289,12 +252,12 @@ def _norm_lif_backward(
 
 
 def _fake_norm_lif(x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    dtype = _precision(x)
+    dtype = precision(x)
     return _like(x), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype)
 
 
 def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(_values(x, x.dtype, _is_last(x)))
+    return torch.empty_like(values_of(x, x.dtype, is_last(x)))
 
 
 def _fake_norm_lif_backward(

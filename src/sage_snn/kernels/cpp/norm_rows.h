@@ -135,6 +135,17 @@ void measure(const Rows<F>& p, Index column, Index part, Moments* found) {
     }
 }
 
+// The normalisation of a channel, on all its lanes; if it is measured, mean and var too.
+template <class F>
+void settle(const Rows<F>& p, Index c, const std::vector<Moments>& found, bool measures, F* mean, F* var,
+            Lanes<F>& lanes) {
+    Moments all;
+    for (Index lane = c; measures && lane < p.period; lane += p.channels)
+        for (Index part = 0; part < p.parts(); ++part) all.add(found[size_t(part * p.period + lane)]);
+    if (measures) mean[c] = F(all.mean), var[c] = F(all.squares / all.count);
+    for (Index lane = c; lane < p.period; lane += p.channels) lanes.set(lane, p.norm.affine(mean, var, c));
+}
+
 template <class F>
 void fire_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const Lanes<F>& lanes, Index column,
                Index part, F* spikes, Scratch<F>& scratch) {
@@ -160,26 +171,19 @@ void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes) {
     const auto see = [&](Index column, Index part) {
         measure(p, column, part, &found[size_t(part * period + column * TILE)]);
     };
-    const auto settle = [&](Index c) {
-        Moments all;
-        for (Index lane = c; measures && lane < period; lane += p.channels)
-            for (Index part = 0; part < parts; ++part) all.add(found[size_t(part * period + lane)]);
-        if (measures) mean[c] = F(all.mean), var[c] = F(all.squares / all.count);
-        for (Index lane = c; lane < period; lane += p.channels) lanes.set(lane, p.norm.affine(mean, var, c));
-    };
     const auto fire = [&](Index column, Index part, Scratch<F>& scratch) {
         fire_part(p, functions, lanes, column, part, spikes, scratch);
     };
     if (p.by_column()) {
         spread<F>(p.threads, columns, [&](Index column, Scratch<F>& scratch) {
             for (Index part = 0; measures && part < parts; ++part) see(column, part);
-            for (Index c = column * TILE; c < (column + 1) * TILE; ++c) settle(c);
+            for (Index c = column * TILE; c < (column + 1) * TILE; ++c) settle(p, c, found, measures, mean, var, lanes);
             for (Index part = 0; part < parts; ++part) fire(column, part, scratch);
         });
         return;
     }
     if (measures) spread<F>(p.threads, columns * parts, [&](Index i, Scratch<F>&) { see(i % columns, i / columns); });
-    for (Index c = 0; c < p.channels; ++c) settle(c);
+    for (Index c = 0; c < p.channels; ++c) settle(p, c, found, measures, mean, var, lanes);
     spread<F>(p.threads, columns * parts,
               [&](Index i, Scratch<F>& scratch) { fire(i % columns, i / columns, scratch); });
 }
@@ -243,6 +247,21 @@ void back_norm(const Rows<F>& p, const Gradients<F>& g, const Lanes<F>& lanes, I
         });
 }
 
+// Gradients of a channel's weight and bias, and what leads to that of x on all its lanes.
+template <class F>
+void settle_back(const Rows<F>& p, Index c, const std::vector<double>& sums, const Gradients<F>& g, Lanes<F>& lanes) {
+    double totals[2] = {0, 0};
+    for (Index lane = c; lane < p.period; lane += p.channels)
+        for (Index part = 0; part < p.parts(); ++part)
+            for (int k = 0; k < 2; ++k) totals[k] += sums[size_t((part * p.period + lane) * 2 + k)];
+    const double deviation = p.norm.deviation(g.var, c), count = double(p.steps * p.rows);
+    g.bias[c] = F(totals[0]), g.weight[c] = F(totals[1] * deviation);
+    for (Index lane = c; lane < p.period; lane += p.channels) {
+        lanes.level[size_t(lane)] = F(totals[0] / count);
+        lanes.tilt[size_t(lane)] = F(totals[1] * deviation * deviation / count);
+    }
+}
+
 template <class F>
 void backward(const Rows<F>& p, const Gradients<F>& g, int shape, bool measured) {
     const Tiles<F, LaneAffine<F>> functions(p.membrane, shape);
@@ -255,29 +274,17 @@ void backward(const Rows<F>& p, const Gradients<F>& g, int shape, bool measured)
         back_part(p, functions, g, lanes, column, part, &sums[size_t((part * period + column * TILE) * 2)],
                   g.slope_sums ? &slope_sums[size_t((part * columns + column) * p.steps)] : nullptr, scratch);
     };
-    const auto settle = [&](Index c) {
-        double totals[2] = {0, 0};
-        for (Index lane = c; lane < period; lane += p.channels)
-            for (Index part = 0; part < parts; ++part)
-                for (int k = 0; k < 2; ++k) totals[k] += sums[size_t((part * period + lane) * 2 + k)];
-        const double deviation = p.norm.deviation(g.var, c), count = double(p.steps * p.rows);
-        g.bias[c] = F(totals[0]), g.weight[c] = F(totals[1] * deviation);
-        for (Index lane = c; lane < period; lane += p.channels) {
-            lanes.level[size_t(lane)] = F(totals[0] / count);
-            lanes.tilt[size_t(lane)] = F(totals[1] * deviation * deviation / count);
-        }
-    };
     const auto finish = [&](Index column, Index part) { back_norm(p, g, lanes, column, part, measured); };
     if (p.by_column()) {
         spread<F>(p.threads, columns, [&](Index column, Scratch<F>& scratch) {
             for (Index part = 0; part < parts; ++part) back(column, part, scratch);
-            for (Index c = column * TILE; c < (column + 1) * TILE; ++c) settle(c);
+            for (Index c = column * TILE; c < (column + 1) * TILE; ++c) settle_back(p, c, sums, g, lanes);
             for (Index part = 0; part < parts; ++part) finish(column, part);
         });
     } else {
         spread<F>(p.threads, columns * parts,
                   [&](Index i, Scratch<F>& scratch) { back(i % columns, i / columns, scratch); });
-        for (Index c = 0; c < p.channels; ++c) settle(c);
+        for (Index c = 0; c < p.channels; ++c) settle_back(p, c, sums, g, lanes);
         spread<F>(p.threads, columns * parts, [&](Index i, Scratch<F>&) { finish(i % columns, i / columns); });
     }
     if (g.slope_sums) add_up(slope_sums, p.steps, g.slope_sums);

@@ -1,0 +1,185 @@
+"""Batch normalisation: what its operators share, and the one without a neuron, for branches that are added up.
+
+x: (N, C, ...), N images of all time steps. Where channels lie last in memory torch's own normalisation loses digits,
+and in the order of the axes x and its gradient would have to be copied; the kernel does neither. Its twin is torch's.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from .calls import SUFFIX, function, pointer, register
+from .path import path
+
+
+def batch_norm(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """What `norm(x)` gives, in the memory order of x; a module that scales it by a constant `factor` is known too."""
+    mean, var, options = running_statistics(norm)
+    factor = getattr(norm, "factor", None)
+    weight = norm.weight if factor is None else norm.weight * factor
+    if not x.numel() or path(x) == "twin" or x.dtype not in SUFFIX or not is_last(x):
+        # In the order of the axes: torch's own normalisation loses digits where channels lie last.
+        return F.batch_norm(x.contiguous(), mean, var, weight, norm.bias, **options)
+    require_channels(x, weight, norm.bias, mean, var)
+    training, momentum, eps = options["training"], options["momentum"], options["eps"]
+    if training:
+        require_several_values(x)
+    inputs = x, weight, norm.bias, *((None, None) if training else (mean, var))
+    normal, used_mean, used_var = NativeNorm.apply(*inputs, eps)  # pyright: ignore[reportGeneralTypeIssues]
+    if training:
+        keep_statistics(x, used_mean, used_var, mean, var, momentum)
+    return normal
+
+
+class NativeNorm(torch.autograd.Function):
+    """Normalised values, mean and biased variance of each channel; with a mean and a variance given, those are used."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        given_mean: Tensor | None,
+        given_var: Tensor | None,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All of x."""
+        normal, mean, var = torch.ops.sage_snn.norm(x, weight, bias, given_mean, given_var, eps=eps)
+        ctx.mark_non_differentiable(mean, var)
+        ctx.save_for_backward(x, weight, bias, mean, var)
+        ctx.eps, ctx.training = eps, given_mean is None
+        return normal, mean, var
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, grad: Tensor, _mean: Tensor, _var: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Gradients of x, weight and bias."""
+        x, weight, bias, mean, var = ctx.saved_tensors
+        options = {"eps": ctx.eps, "training": ctx.training}
+        grad_x, grad_weight, grad_bias = torch.ops.sage_snn.norm_backward(grad, x, weight, mean, var, **options)
+        return (
+            grad_x,
+            None if weight is None else grad_weight.to(weight.dtype),
+            None if bias is None else grad_bias.to(bias.dtype),
+            *(None, None, None),
+        )
+
+
+def running_statistics(
+    norm: nn.BatchNorm1d | nn.BatchNorm2d,
+) -> tuple[Tensor | None, Tensor | None, dict[str, Any]]:
+    """Mean, variance and options for `F.batch_norm`; counts the batch just as the module's own call does."""
+    averaging = 0.0 if norm.momentum is None else norm.momentum
+    if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        if norm.momentum is None:
+            averaging = 1.0 / float(norm.num_batches_tracked)
+    measures = norm.training or (norm.running_mean is None and norm.running_var is None)
+    keeps = not norm.training or norm.track_running_stats
+    mean, var = (norm.running_mean, norm.running_var) if keeps else (None, None)
+    return mean, var, {"training": measures, "momentum": averaging, "eps": norm.eps}
+
+
+def keep_statistics(
+    x: Tensor, mean: Tensor, var: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+) -> None:
+    """Move the running statistics, if there are any, towards those that x had; `var` is the biased one."""
+    if running_mean is None or running_var is None:
+        return
+    values = x.numel() // x.shape[1]
+    with torch.no_grad():
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        running_var.lerp_((var * (values / (values - 1))).to(running_var.dtype), momentum)
+
+
+def require_channels(x: Tensor, *given: Tensor | None) -> None:
+    """The kernel reads as many values as x has channels, whatever is there."""
+    if any(tensor is not None and tensor.numel() != x.shape[1] for tensor in given):
+        sizes = [tensor.numel() for tensor in given if tensor is not None]
+        raise ValueError(
+            f"the normalisation is for {max(sizes)} channels, its input has {x.shape[1]}: {tuple(x.shape)}"
+        )
+
+
+def require_several_values(x: Tensor) -> None:
+    """One value has no variance."""
+    if x.numel() == x.shape[1]:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+
+
+def precision(x: Tensor) -> torch.dtype:
+    """In which the kernel computes."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def ready(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """A value per channel as the kernel reads it; nothing of nothing."""
+    return None if tensor is None else tensor.detach().to(dtype).contiguous()
+
+
+def is_last(x: Tensor) -> bool:
+    """Whether the channels of (T*B, C, ...) lie last in memory."""
+    return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
+
+
+def values_of(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
+    """The values in this precision, their channels last in memory or not."""
+    values = tensor.detach().to(dtype)
+    return values.movedim(1, -1).contiguous().movedim(-1, 1) if last else values.contiguous()
+
+
+def _norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, *, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype, channels = precision(x), x.shape[1]
+    values, gain, offset = values_of(x, dtype, last=True), ready(weight, dtype), ready(bias, dtype)
+    # New tensors also when given: backward needs them as they are now.
+    used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
+    normal = torch.empty_like(values)
+    function("sage_norm", dtype)(
+        *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
+        *(normal.data_ptr(), x.numel() // channels, channels, eps, mean is None, torch.get_num_threads()),
+    )
+    return normal, used[0], used[1]
+
+
+def _norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor, *, eps: float, training: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype, channels = precision(x), x.shape[1]
+    values, gain, grads = values_of(x, dtype, last=True), ready(weight, dtype), values_of(grad, dtype, last=True)
+    grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
+    function("sage_norm_backward", dtype)(
+        *(values.data_ptr(), pointer(gain), mean.data_ptr(), var.data_ptr(), grads.data_ptr()),
+        *(grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),
+        *(x.numel() // channels, channels, eps, training, torch.get_num_threads()),
+    )
+    return grad_x, grad_weight, grad_bias
+
+
+def _fake_norm(x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    like = torch.empty_like(values_of(x, x.dtype, last=True))
+    return like, x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
+
+
+def _fake_norm_backward(grad: Tensor, x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _fake_norm(x)
+
+
+register(
+    "norm(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, *, float eps) -> (Tensor, Tensor, Tensor)",
+    _norm,
+    _fake_norm,
+)
+register(
+    "norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor mean, Tensor var, *, float eps, bool training) "
+    "-> (Tensor, Tensor, Tensor)",
+    _norm_backward,
+    _fake_norm_backward,
+)
