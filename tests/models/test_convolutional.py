@@ -1,6 +1,9 @@
 """ResNets and VGGs: their sizes, every pass from rest, the same answer by step, kernels against the twin."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from sage_snn.deploy import fuse
 from sage_snn.kernels import switched_off
 from sage_snn.layers import NormLIF, StatelessLIF, ThresholdNorm
 from sage_snn.models import resnet19, resnet20, resnet20_wide, vgg11, vgg16
+from sage_snn.models.convolution import conv
 
 SMALL = {
     "resnet19": lambda **o: resnet19(width=0.125, time_steps=2, image_size=16, **o),
@@ -203,3 +207,37 @@ def test_images_that_are_too_small_are_refused():
         resnet20_wide(width=0.125, image_size=8)
     with pytest.raises(ValueError, match="an image of 16 pixels is too small for 5 poolings"):
         vgg16(width=0.125, image_size=16)
+
+
+def test_shortcuts_leave_pixels_out_before_they_work():
+    torch.manual_seed(0)
+    ours = conv(4, 8, 1, 2).double()
+    theirs = nn.Conv2d(4, 8, 1, stride=2, bias=False).double()
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(3, 4, 7, 8, dtype=torch.float64)
+    gradients = []
+    for unit in (ours, theirs):
+        given = x.clone().requires_grad_()
+        answer = unit(given)
+        answer.cos().sum().backward()
+        gradients.append((answer, given.grad, unit.weight.grad))
+    assert gradients[0][0].shape == (3, 8, 4, 4)
+    assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-12) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.slow
+def test_narrow_networks_do_not_break_the_heap():
+    """With its own strided convolution of size 1 oneDNN does; glibc tells it at the latest when memory is freed."""
+    code = """
+import torch
+from sage_snn.models import resnet20
+torch.set_num_threads(1)
+network = resnet20(width=0.25, time_steps=2, image_size=16)
+for _ in range(5):
+    network(torch.randn(4, 3, 16, 16)).sum().backward()
+print("whole")
+"""
+    environment = os.environ | {"MALLOC_CHECK_": "3"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "whole\n", done.stderr
+    assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..layers import StatelessLIF
 
@@ -25,7 +26,20 @@ def no_norm(channels: int, branches: int = 1) -> nn.Module:
 
 def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
     """A convolution without a bias that keeps the size of the image, or divides it by the stride."""
-    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+    kind = Pointwise if size == 1 else nn.Conv2d
+    return kind(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+class Pointwise(nn.Conv2d):
+    """A convolution of size 1 that leaves pixels out before it works, not while it does.
+
+    oneDNN writes past its memory in the backward pass of a strided one with few channels that lie last (its issue 6035).
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C', H / stride, W / stride)."""
+        rows, columns = self.stride
+        return F.conv2d(input[..., ::rows, ::columns], self.weight, self.bias)
 
 
 def channels_last(x: Tensor) -> Tensor:
