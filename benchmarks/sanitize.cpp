@@ -26,6 +26,10 @@
                                                const double*, F*, F*, F*, F*, double*, std::int64_t, std::int64_t,    \
                                                std::int64_t, std::int64_t, int, double, int, double, double, double,  \
                                                int, int, int, int, int);                                              \
+    extern "C" void sage_norm_##S(const F*, const F*, const F*, F*, F*, F*, std::int64_t, std::int64_t, double, int,  \
+                                  int);                                                                               \
+    extern "C" void sage_norm_backward_##S(const F*, const F*, const F*, const F*, F*, F*, F*, F*, std::int64_t,      \
+                                           std::int64_t, double, int, int);                                           \
     extern "C" void sage_pool_##S(const F*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, F*,               \
                                   std::uint8_t*, int);                                                                \
     extern "C" void sage_pool_backward_##S(const F*, const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t,   \
@@ -76,6 +80,13 @@ static void together(int threads, const std::function<void(int)>& body) {
                                        which == 2 ? nullptr : grad_more.data(), which ? sums.data() : nullptr, steps, \
                                        batch, channels, length, which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, \
                                        detaches, shape, which + 1);                                                   \
+            const std::int64_t rows = steps * batch * length;                                                         \
+            sage_norm_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(), var.data(),            \
+                          spikes.data(), rows, channels, 1e-5, training, which + 1);                                  \
+            grad_more = grad;                                                                                         \
+            sage_norm_backward_##S(x.data(), which ? weight.data() : nullptr, mean.data(), var.data(),                \
+                                   grad_more.data(), grad_x.data(), grad_w.data(), grad_b.data(), rows, channels,     \
+                                   1e-5, training, which + 1);                                                        \
             sage_lif_##S(x.data(), v.data(), which ? 1 : 0, spikes.data(), last.data(), steps, size, tau, 1, 0.1,     \
                          hard, decays, 1);                                                                            \
             sage_lif_backward_##S(x.data(), v.data(), which ? 1 : 0, which == 1 ? nullptr : grad.data(),              \

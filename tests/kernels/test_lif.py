@@ -139,11 +139,17 @@ def test_operators_pass_torchs_own_check():
     inputs, chosen = (x, None, x, v, slope), Membrane(reset=None).options
     chosen |= {"detach_reset": False, "shape": "ATan", "wants_slope": True}
     torch.library.opcheck(torch.ops.sage_snn.lif_backward.default, inputs, chosen, test_utils=tests)
-    planes, ones, chosen = x.view(4, 3, 10), torch.ones(3, dtype=torch.float64), options | {"times": 2, "eps": 1e-5}
-    for residual in (None, planes):
-        inputs = (planes, None, None, None, None, residual)
+    images, chosen = x.view(4, 3, 10), options | {"times": 2, "eps": 1e-5}
+    for residual in (None, images):
+        inputs = images, None, None, None, None, residual
         torch.library.opcheck(torch.ops.sage_snn.norm_lif.default, inputs, chosen, test_utils=tests)
-        inputs = (planes, planes, None, None, ones, ones, residual, slope)
-        more = chosen | {"detach_reset": True, "shape": "Rect", "wants_slope": True, "training": True}
-        torch.library.opcheck(torch.ops.sage_snn.norm_lif_backward.default, inputs, more, test_utils=tests)
+        inputs = images, images, None, None, v[:3], v[:3] + 1, residual, slope
+        backward = chosen | {"training": True, "detach_reset": False, "shape": "ATan", "wants_slope": True}
+        torch.library.opcheck(torch.ops.sage_snn.norm_lif_backward.default, inputs, backward, test_utils=tests)
+    last = images.movedim(1, -1).contiguous().movedim(-1, 1)
+    chosen = {"eps": 1e-5}
+    torch.library.opcheck(torch.ops.sage_snn.norm.default, (last, *[None] * 4), chosen, test_utils=tests)
+    inputs = last, last, None, v[:3], v[:3] + 1
+    chosen |= {"training": True}
+    torch.library.opcheck(torch.ops.sage_snn.norm_backward.default, inputs, chosen, test_utils=tests)
     assert callable(function("sage_lif", torch.float64))

@@ -33,7 +33,7 @@ def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d
 class Pointwise(nn.Conv2d):
     """A convolution of size 1 that leaves pixels out before it works, not while it does.
 
-    oneDNN writes past its memory in the backward pass of a strided one with few channels that lie last (its issue 6035).
+    oneDNN writes past its memory in the backward pass of a strided one of few channels that lie last (its issue 6035).
     """
 
     def forward(self, input: Tensor) -> Tensor:

@@ -312,7 +312,7 @@ extern "C" __attribute__((visibility("default"))) int sage_pack_bits(const void*
         const std::uint64_t* from, std::int64_t count, F* to, int threads) {                                          \
         _Pragma("omp parallel for num_threads(threads) if (threads > 1) schedule(static)")                            \
         for (std::int64_t word = 0; word < sage::words(count); ++word)                                                \
-            for (std::int64_t i = word * 64; i < count && i < word * 64 + 64; ++i) to[i] = F(from[word] >> (i - word * 64) & 1); \
+            sage::unpack_word(from[word], std::min<sage::Index>(sage::WORD, count - word * 64), to + word * 64);      \
     }
 
 SAGE_UNPACK(float, f32)

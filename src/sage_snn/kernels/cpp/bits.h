@@ -153,4 +153,17 @@ inline void transpose(const Word* from, Index rows, Index columns, Word* to) {
         }
 }
 
+// The first `count` <= 64 values of a word. In halves, so that the processor shifts as many at once as it has values of
+// four bytes; a whole word by a loop whose length is a constant.
+template <class F>
+void unpack_word(Word word, Index count, F* __restrict to) {
+    if (count < WORD) {
+        for (Index j = 0; j < count; ++j) to[j] = F(word >> j & 1);
+        return;
+    }
+    const std::uint32_t halves[2] = {std::uint32_t(word), std::uint32_t(word >> 32)};
+    for (int half = 0; half < 2; ++half)
+        for (int j = 0; j < 32; ++j) to[half * 32 + j] = F(std::int32_t(halves[half] >> j & 1));
+}
+
 }  // namespace sage
