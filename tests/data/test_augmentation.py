@@ -208,3 +208,32 @@ def test_lists_from_a_file_are_taken():
     augmentation = Augmentation(rand_augment="rand-m9", operations=["Rotate"], crop_scale=[0.5, 1])
     assert augmentation.operations == ("Rotate",)
     assert Augmentation(**augmentation.model_dump()) == augmentation
+
+
+def test_cutout_covers_a_square_and_no_more_than_the_picture():
+    data = task()
+    (cutout,) = train_transform(Augmentation(cutout=16), data).steps
+    covered = []
+    for seed in range(60):
+        torch.manual_seed(seed)
+        white = Image.new("RGB", (32, 32), (255, 255, 255))
+        pixels = torch.tensor(list(cutout(white).getdata())).view(32, 32, 3)
+        square = (pixels == torch.tensor([125, 123, 114])).all(-1)
+        rows, columns = square.any(1).nonzero().flatten(), square.any(0).nonzero().flatten()
+        assert int(square.sum()) == len(rows) * len(columns)
+        assert rows.tolist() == list(range(int(rows[0]), int(rows[-1]) + 1))
+        assert white.getpixel((0, 0)) == (255, 255, 255)  # the picture itself stays
+        covered.append(int(square.sum()))
+    assert max(covered) == 16 * 16
+    assert min(covered) >= 8 * 8
+    grey = train_transform(Augmentation(cutout=4), task(channels=1, size=8)).steps[0]
+    assert grey(Image.new("L", (8, 8), 255)).getcolors() != [(64, 255)]
+
+
+def test_auto_augment_is_torchvisions_and_excludes_rand_augment():
+    transform = train_transform(Augmentation(auto_augment=True, cutout=8), task())
+    assert [type(step).__name__ for step in transform.steps] == ["AutoAugment", "Cutout"]
+    assert transform(task().train.picture(0)).shape == (3, 32, 32)
+    assert any("AutoAugment" in line for line in describe(Augmentation(auto_augment=True), task()))
+    with pytest.raises(ValidationError, match="auto_augment and rand_augment both choose the operations; keep one"):
+        Augmentation(auto_augment=True, rand_augment="rand-m9-n1")

@@ -38,9 +38,8 @@ def train(
     from the weights that the run was started from (`init_from`) if there is no checkpoint yet.
     """
     keep_freed_memory()
-    recipe = load_recipe(recipe, settings)
-    if init_from is not None:
-        recipe = recipe.updated({"init_from": str(Path(init_from).absolute())})
+    first = {} if init_from is None else {"init_from": str(Path(init_from).absolute())}
+    recipe = load_recipe(recipe, dict(settings or {}) | first)
     folder = RunFolder(out if out is not None else default_folder(recipe))
     return _train(recipe, folder, build_fabric(recipe), resume=resume, download=download, quiet=quiet)
 
