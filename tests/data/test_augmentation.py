@@ -3,6 +3,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -217,8 +218,8 @@ def test_cutout_covers_a_square_and_no_more_than_the_picture():
     for seed in range(60):
         torch.manual_seed(seed)
         white = Image.new("RGB", (32, 32), (255, 255, 255))
-        pixels = torch.tensor(list(cutout(white).getdata())).view(32, 32, 3)
-        square = (pixels == torch.tensor([125, 123, 114])).all(-1)
+        pixels = torch.from_numpy(np.array(cutout(white)))
+        square = (pixels == torch.tensor([125, 123, 114], dtype=torch.uint8)).all(-1)
         rows, columns = square.any(1).nonzero().flatten(), square.any(0).nonzero().flatten()
         assert int(square.sum()) == len(rows) * len(columns)
         assert rows.tolist() == list(range(int(rows[0]), int(rows[-1]) + 1))
