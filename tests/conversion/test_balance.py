@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from sage_snn.conversion import balance_thresholds
-from sage_snn.models import resnet20, vgg11
+from sage_snn.models import ResNet, resnet20, vgg11
+from sage_snn.models.convolution import no_norm
 from sage_snn.neurons import DietLIF, RateIF, STDBNode
 
 # Two images, the same at each of four steps: (T, B, 1).
@@ -50,6 +51,21 @@ def test_our_networks_are_balanced_with_as_many_steps_as_asked():
     assert network.time_steps == 4
     assert len(thresholds) == sum(isinstance(module, RateIF) for module in network.modules())
     assert all(value > 0 for value in thresholds.values())
+
+
+@pytest.mark.parametrize("node", [RateIF, DietLIF])
+def test_a_balanced_residual_block_answers_like_that_of_the_ann(node):
+    torch.manual_seed(0)
+    options = {"image_size": 8, "norm": no_norm, "flat": True}
+    ann = ResNet([4], [4], [1], activation=nn.ReLU, time_steps=1, **options).eval()
+    snn = ResNet([4], [4], [1], activation=node, time_steps=600, **options).eval()
+    nn.init.zeros_(ann.head.bias)  # spikes that are 1 high have another measure than a bias
+    snn.load_state_dict(ann.state_dict(), strict=False)
+    images = torch.randn(8, 3, 8, 8)
+    balance_thresholds(snn, images)
+    with torch.no_grad():
+        expected, answers = ann(images), snn(images)
+    assert torch.corrcoef(torch.stack([expected.flatten(), answers.flatten()]))[0, 1] > 0.999
 
 
 def test_what_cannot_be_balanced_says_how():

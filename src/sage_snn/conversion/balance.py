@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..control import unwrapped
+from ..models.resnet import BasicBlock
 from ..neurons import DietLIF, RateIF, STDBNode
 
 _MANY = 2**24  # torch.quantile takes no more values
@@ -27,6 +28,10 @@ def balance_thresholds(
     Each becomes the largest current of a time step that arrives at its layer, or that percentile of the currents, when
     the layers before it fire with theirs; then all are multiplied by `factor`. One pass in eval mode over the
     images, with `time_steps` in place of the network's own.
+
+    Where spikes are 1 high, a threshold also scales what the layers after it receive. In a chain nothing has to be
+    done about that; in a residual block the second convolution is multiplied by the threshold of the first neuron,
+    so that what it adds to the shortcut is in the shortcut's measure.
     """
     kinds = (DietLIF, RateIF, STDBNode)
     nodes = {name: node for name, node in unwrapped(network).named_modules() if isinstance(node, kinds)}
@@ -37,7 +42,7 @@ def balance_thresholds(
         )
     if images is None or not len(images):
         raise ValueError("balancing needs images to see currents on: pass a batch of training images")
-    with _in_eval_mode(network, time_steps), _setting(nodes, percentile):
+    with _in_eval_mode(network, time_steps), _setting(nodes, percentile, _scaled_by(network)):
         network(images)
     for node in nodes.values():
         node.threshold.mul_(factor)
@@ -52,8 +57,14 @@ def _level(currents: Tensor, percentile: float) -> float:
     return float(torch.quantile(flat[:: -(-flat.numel() // _MANY)].float(), percentile / 100))
 
 
+def _scaled_by(network: nn.Module) -> dict[nn.Module, Tensor]:
+    """First neuron of each residual block whose spikes are 1 high -> weights of its second convolution."""
+    blocks: list[Any] = [module for module in network.modules() if isinstance(module, BasicBlock)]
+    return {b.first.lif: b.second.synapse.weight for b in blocks if not isinstance(b.first.lif, RateIF)}
+
+
 @contextmanager
-def _setting(nodes: dict[str, Any], percentile: float) -> Iterator[None]:
+def _setting(nodes: dict[str, Any], percentile: float, scaled: dict[nn.Module, Tensor]) -> Iterator[None]:
     """Inside, a node gets its threshold when the currents arrive that decide it."""
 
     def balance(name: str, node: Any, args: tuple[Tensor, ...]) -> None:
@@ -64,6 +75,8 @@ def _setting(nodes: dict[str, Any], percentile: float) -> Iterator[None]:
                 "balance with more time_steps, or train the weights first"
             )
         node.threshold.fill_(level)
+        if node in scaled:
+            scaled[node].mul_(level)
 
     handles = [
         node.register_forward_pre_hook(lambda node, args, name=name: balance(name, node, args))
