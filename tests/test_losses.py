@@ -34,6 +34,20 @@ def test_tet_averages_the_entropies_and_pulls_logits_to_the_target():
     assert TET(weight=1, target=0.0)(STEPS, LABEL).item() == pytest.approx(math.log(3) ** 2 / 4)
 
 
+def test_tet_of_one_step_without_the_second_term_is_plain_cross_entropy():
+    logits, labels = torch.randn(1, 64, 10, dtype=torch.float64), torch.randint(0, 10, (64,))
+    assert TET(weight=0)(logits, labels).item() == pytest.approx(F.cross_entropy(logits[0], labels).item(), abs=1e-12)
+
+
+def test_the_gradient_of_tet_is_that_of_its_formula():
+    logits, labels = torch.randn(3, 8, 10, dtype=torch.float64, requires_grad=True), torch.randint(0, 10, (8,))
+    TET(weight=0.2, target=0.7)(logits, labels).backward()
+    steps, images, classes = logits.shape
+    entropy = (logits.detach().softmax(-1) - F.one_hot(labels, 10)) / (steps * images)
+    distance = 2 * (logits.detach() - 0.7) / (steps * images * classes)
+    assert torch.allclose(logits.grad, 0.8 * entropy + 0.2 * distance, atol=1e-12)
+
+
 @pytest.mark.parametrize("loss", [CrossEntropy(), SumCrossEntropy(), TET()], ids=lambda loss: type(loss).__name__)
 def test_soft_targets_of_one_class_are_that_class(loss):
     logits, labels = torch.randn(3, 8, 10, requires_grad=True), torch.randint(0, 10, (8,))

@@ -173,6 +173,11 @@ def test_kill_9_in_each_stage_resumes_to_the_same_bits(tmp_path):
             {"model": {"name": "vgg11", "neuron": "relu", "encoding": "poisson"}},
             "an ANN .relu. reads images as they are",
         ),
+        (
+            {"model": {"name": "spikformer", "neuron": "half_rate", "dim": 16, "heads": 2}},
+            "half_rate is for resnet19, .*, not for spikformer; choose one of them, or set model.neuron: lif",
+        ),
+        ({"policy": {"kind": "sage"}}, "is longer than the training .0.: add --policy none"),
     ],
 )
 def test_stages_that_do_not_fit_are_refused_with_the_cure(changes, words):

@@ -120,11 +120,21 @@ class Recipe(Part):
             cures.append(f"--set warmup_epochs={max(self.epochs - 1, 0)}")
         if (warmup := getattr(self.policy, "warmup_epochs", 0)) > self.total_epochs:
             problems.append(f"policy.warmup_epochs ({warmup:g}) is longer than the training ({self.total_epochs})")
-            cures.append(f"--set policy.warmup_epochs={self.total_epochs - 1}")
+            cures.append(f"--set policy.warmup_epochs={self.total_epochs - 1}" if self.epochs else "--policy none")
         if problems:
             raise ValueError(f"{', and '.join(problems)}: add {' '.join(cures)}, or train longer")
         if self.batch_size % self.accumulate:
             raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
+        return self
+
+    @model_validator(mode="after")
+    def _network_has_the_neuron(self) -> "Recipe":
+        if (neuron := self.model._aside.get("neuron")) is not None:  # pyright: ignore[reportPrivateUsage]
+            having = [name for name, kind in MODELS.kinds.items() if "neuron" in kind.model_fields]
+            raise ValueError(
+                f"model.neuron: {neuron} is for {', '.join(having)}, not for {self.model.name}; "
+                "choose one of them, or set model.neuron: lif"
+            )
         return self
 
     @model_validator(mode="after")
