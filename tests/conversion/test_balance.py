@@ -41,6 +41,11 @@ def test_a_percentile_and_a_factor_lower_them_after_the_layers_are_balanced():
     assert balance_thresholds(two_layers(RateIF), IMAGES, factor=0.5) == {"1": 1.0, "3": 3.0}
 
 
+def test_in_turn_a_layer_is_balanced_for_the_spikes_of_lowered_thresholds():
+    # With threshold 2 / 2 the first image still fires at every step, now as high as 1: 3 arrives, of which half is 1.5.
+    assert balance_thresholds(two_layers(RateIF), IMAGES, factor=0.5, in_turn=True) == {"1": 1.0, "3": 1.5}
+
+
 def test_our_networks_are_balanced_with_as_many_steps_as_asked():
     torch.manual_seed(0)
     network = resnet20(width=0.25, activation=RateIF, time_steps=4, image_size=8)

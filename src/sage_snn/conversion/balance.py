@@ -21,6 +21,7 @@ def balance_thresholds(
     *,
     percentile: float = 100.0,
     factor: float = 1.0,
+    in_turn: bool = False,
     time_steps: int | None = None,
 ) -> dict[str, float]:
     """Set the `threshold` of every neuron, layer by layer, and give them by name.
@@ -28,6 +29,9 @@ def balance_thresholds(
     Each becomes the largest current of a time step that arrives at its layer, or that percentile of the currents, when
     the layers before it fire with theirs; then all are multiplied by `factor`. One pass in eval mode over the
     images, with `time_steps` in place of the network's own.
+
+    Factors of all layers act on the last one: 0.3 on each of nineteen leaves no rate below the highest. `in_turn`
+    multiplies each layer before the next is looked at, which so is balanced for the spikes that it will receive.
 
     Where spikes are 1 high, a threshold also scales what the layers after it receive. In a chain nothing has to be
     done about that; in a residual block the second convolution is multiplied by the threshold of the first neuron,
@@ -42,10 +46,11 @@ def balance_thresholds(
         )
     if images is None or not len(images):
         raise ValueError("balancing needs images to see currents on: pass a batch of training images")
-    with _in_eval_mode(network, time_steps), _setting(nodes, percentile, _scaled_by(network)):
+    at_once, at_last = (factor, 1.0) if in_turn else (1.0, factor)
+    with _in_eval_mode(network, time_steps), _setting(nodes, percentile, at_once, _scaled_by(network)):
         network(images)
     for node in nodes.values():
-        node.threshold.mul_(factor)
+        node.threshold.mul_(at_last)
     return {name: float(node.threshold) for name, node in nodes.items()}
 
 
@@ -64,11 +69,13 @@ def _scaled_by(network: nn.Module) -> dict[nn.Module, Tensor]:
 
 
 @contextmanager
-def _setting(nodes: dict[str, Any], percentile: float, scaled: dict[nn.Module, Tensor]) -> Iterator[None]:
+def _setting(
+    nodes: dict[str, Any], percentile: float, factor: float, scaled: dict[nn.Module, Tensor]
+) -> Iterator[None]:
     """Inside, a node gets its threshold when the currents arrive that decide it."""
 
     def balance(name: str, node: Any, args: tuple[Tensor, ...]) -> None:
-        level = _level(args[0], percentile)
+        level = factor * _level(args[0], percentile)
         if not level > 0:
             raise ValueError(
                 f"no current above zero arrives at {name} within {len(args[0])} steps, so it has no threshold; "

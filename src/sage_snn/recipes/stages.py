@@ -29,6 +29,7 @@ class BalancePart(Part):
     images: int = Field(default=512, ge=1)  # of the training set, without augmentation
     percentile: float = Field(default=100.0, gt=0, le=100)
     factor: float = Field(default=1.0, gt=0)
+    in_turn: bool = False  # layers are multiplied one after the other, not all at the end
     time_steps: int | None = Field(default=None, ge=1)  # of the balancing; None: those of the network
 
 
