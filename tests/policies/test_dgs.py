@@ -10,7 +10,7 @@ from torch import nn
 from sage_snn import DGS, Group, LIFNode
 from sage_snn.policies.dgs import weights_after_a_step
 
-STEPS, EVERY, BATCHES, DELTA, LENGTH = 100, 10, 6, 0.9, 0.1
+STEPS, EVERY, BATCHES, DELTA, LENGTH = 100, 10, 4, 0.9, 0.1
 
 
 class One(nn.Module):
@@ -110,7 +110,7 @@ def straight(weights, data, pairs, floor, lr=0.1):
     return torch.tensor(given, dtype=torch.float64), torch.tensor(sums, dtype=torch.float64), weights
 
 
-@pytest.mark.parametrize(("pairs", "floor"), [(1, 0.2), (2, 0.2), (2, 3.5)])
+@pytest.mark.parametrize(("pairs", "floor"), [(1, 0.2), (2, 3.5)])
 def test_slopes_sums_and_weights_are_those_of_a_straight_line_implementation(pairs, floor):
     model = One()
     expected, sums, weights = straight([p.detach().clone() for p in model.parameters()], batches(), pairs, floor)
