@@ -3,6 +3,7 @@
 import copy
 import random
 from collections import namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from spikingjelly.activation_based import functional
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from sage_snn import DGS, Aligned, Fixed, LIFNode
 from sage_snn.control import Tap, find_blocks, nodes_of
@@ -341,6 +343,23 @@ def test_remove_gives_the_model_back_and_a_removed_policy_makes_no_trial(build, 
     assert [(node.surrogate_function, getattr(node, "slope", None)) for node in nodes_of(model)] == before
     with pytest.raises(RuntimeError, match="was removed from its model"):
         policy.step(BATCH)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_under_activation_checkpointing_trials_find_the_same_or_are_refused(ours, reentrant):
+    plain, checkpointed = ours().double(), ours().double()
+    for block in checkpointed.blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=reentrant)
+    batch = IMAGES.double(), LABELS
+    expected, policy = (Aligned(model, loss_of(model), every=1) for model in (plain, checkpointed))
+    expected.step(batch)
+    if reentrant:
+        with pytest.raises(RuntimeError, match=r"not compatible with \.grad\(\)"):
+            policy.step(batch)
+        assert all(map(torch.equal, plain.parameters(), checkpointed.parameters()))
+    else:
+        policy.step(batch)
+        assert torch.allclose(policy.losses, expected.losses, rtol=0, atol=1e-9)
 
 
 class Small(nn.Module):

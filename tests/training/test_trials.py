@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 import torch
 
+from sage_snn.models.spikformer import Spikformer
 from sage_snn.policies import Aligned
 from sage_snn.recipes import load_recipe
 from sage_snn.runs.health import check_recipe
@@ -45,8 +46,17 @@ def test_a_trial_has_the_loss_of_the_training_on_the_last_micro_batch(tmp_path, 
     assert loss.requires_grad
 
 
-def test_precision_and_rounding_are_those_of_the_training(tmp_path, tiny):
-    train("digits", tmp_path / "half", settings=tiny | ALIGNED | {"precision": "bf16"}, quiet=True)
+def test_trials_compute_in_the_precision_of_the_training(tmp_path, tiny, monkeypatch):
+    seen, usual = [], Spikformer.forward_features
+
+    def watched(self, x):
+        if self.training:
+            seen.append((len(x), torch.is_autocast_enabled("cpu")))
+        return usual(self, x)
+
+    monkeypatch.setattr(Spikformer, "forward_features", watched)
+    train("digits", tmp_path / "half", settings=tiny | ALIGNED | {"precision": "bf16", "epochs": 1}, quiet=True)
+    assert seen == 2 * [(16, True)] + 4 * [(8, True)] + [(16, True)]
 
 
 def test_a_recipe_that_tries_slopes_can_be_checked():
