@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     from .control import Block, Group, find_blocks, find_layers
     from .laws import DeadZoneTanh
     from .neurons import LIFNode
-    from .policies import SAGE, Fixed, Learnable, Policy, Scheduled, policy_of
+    from .policies import DGS, SAGE, Aligned, Fixed, Learnable, Policy, Scheduled, policy_of
     from .runs import load
     from .signals import Constant, FiringRate, HeadEntropy, HeadGini, Random
     from .statistics import Statistics
 
 __version__ = "0.1.0"
 __all__ = [
+    "DGS",
     "SAGE",
+    "Aligned",
     "Block",
     "Constant",
     "DeadZoneTanh",
@@ -49,7 +51,7 @@ __getattr__, __dir__ = lazily(
         ".control": ("Block", "Group", "find_blocks", "find_layers"),
         ".laws": ("DeadZoneTanh",),
         ".neurons": ("LIFNode",),
-        ".policies": ("SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
+        ".policies": ("DGS", "SAGE", "Aligned", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
         ".runs": ("load",),
         ".signals": ("Constant", "FiringRate", "HeadEntropy", "HeadGini", "Random"),
         ".statistics": ("Statistics",),

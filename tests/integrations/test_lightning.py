@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from sage_snn import SAGE, DeadZoneTanh, Learnable
+from sage_snn import SAGE, Aligned, DeadZoneTanh, Learnable
 from sage_snn.integrations.lightning import PolicyCallback
 from sage_snn.models import spikformer
 
@@ -147,3 +147,15 @@ def test_an_attached_policy_is_taken_and_removed_at_the_end(tmp_path):
     trainer([PolicyCallback(sage)], tmp_path, enable_checkpointing=False).fit(model, loader())
     assert sage.state_dict()["steps"] == BATCHES * EPOCHS
     SAGE(model.network, warmup_steps=0).remove()
+
+
+def test_a_policy_that_tries_slopes_is_given_the_batches(tmp_path):
+    model, tried = Classifier(), []
+
+    def loss(batch):
+        tried.append(batch[1].tolist())
+        return F.cross_entropy(model.network(batch[0]), batch[1])
+
+    callback = PolicyCallback(lambda network: Aligned(network, loss, every=3), part="network")
+    trainer([callback], tmp_path, enable_checkpointing=False).fit(model, loader())
+    assert tried == 2 * [[8, 1], [9, 0]] + 2 * [[4, 7], [5, 6]]  # the third batch of four, and then the sixth

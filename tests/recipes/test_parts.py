@@ -1,6 +1,8 @@
 from typing import Literal
 
 import pytest
+import torch
+import torch.nn.functional as F
 import yaml
 
 from sage_snn.losses import TET, CrossEntropy, SumCrossEntropy
@@ -13,7 +15,7 @@ def test_a_part_has_its_own_fields_only():
     assert set(FixedPart.model_fields) == {"kind", "slope"}
     assert set(LearnablePart.model_fields) == {"kind", "slope", "per"}
     assert not {"slope", "per"} & set(SagePart.model_fields)
-    assert POLICIES.names == ("fixed", "scheduled", "learnable", "sage", "none")
+    assert POLICIES.names == ("fixed", "scheduled", "learnable", "sage", "aligned", "dgs", "none")
     assert MODELS.names == ("spikformer", "resnet19", "resnet20", "resnet20_wide", "vgg11", "vgg16")
     assert LOSSES.names == ("cross_entropy", "tet", "sum_cross_entropy")
 
@@ -93,3 +95,34 @@ def test_a_schedule_is_built_with_its_length_in_steps(ours):
     part = load_recipe("digits", {"policy.kind": "scheduled", "policy.schedule_epochs": 0.5, "policy.end": 8.0}).policy
     with part.build(ours(), 10, seed=0) as policy:
         assert (policy.start, policy.end, policy.steps, policy.shape) == (2.0, 8.0, 5, "exponential")
+
+
+def test_policies_that_try_slopes_are_built_with_their_fields_and_the_loss_of_the_training(ours):
+    def loss(batch):
+        raise NotImplementedError
+
+    recipe = load_recipe("digits", {"policy.kind": "aligned", "policy.trial_every": 3, "policy.trial_high": 6.0})
+    with recipe.policy.build(ours(), 10, seed=5, loss=loss) as policy:
+        assert (policy.every, policy.low, policy.high, policy.seed, policy.loss) == (3, 1.0, 6.0, 5, loss)
+        assert (policy.reach, policy.rate, policy.length) == (0.2, 0.05, 0.01)
+    settings = {
+        "policy.kind": "dgs",
+        "policy.search_epochs": 1.5,
+        "policy.search_batches": 15,
+        "policy.search_pairs": 2,
+    }
+    with load_recipe("digits", settings).policy.build(ours(), 10, seed=5, loss=loss) as policy:
+        assert (policy.every, policy.batches, policy.pairs, policy.loss) == (15, 15, 2, loss)
+        assert (policy.delta, policy.floor, policy.length) == (0.2, 0.2, 0.01)
+    part = load_recipe("digits", settings).policy
+    with pytest.raises(RecipeError, match=r"policy: a search of 15 batches does not fit .*--set policy\.FIELD=VALUE"):
+        part.build(ours(), 9, seed=5)
+
+
+@pytest.mark.parametrize("kind", ["aligned", "dgs"])
+def test_a_policy_that_tries_slopes_takes_a_plain_cross_entropy_where_no_loss_is_given(ours, kind):
+    settings = {"policy.kind": kind, "policy.trial_every": 1, "policy.search_epochs": 1, "policy.search_batches": 1}
+    batch = torch.randn(4, 3, 16, 16), torch.arange(4)
+    model = ours()
+    with load_recipe("digits", settings).policy.build(model, 1, seed=5) as policy:
+        assert torch.equal(policy.loss(batch), F.cross_entropy(model(batch[0]), batch[1]))

@@ -9,6 +9,7 @@ from .finder import around, find_blocks, find_groups, find_layers
 from .group import Block, Group, group_nodes, owners
 from .outputs import watching
 from .paths import code_paths
+from .snapshot import unchanged
 from .source import Firing, Source, reading
 from .tap import Tap
 from .target import NodeSlopes, is_node, nodes_of
@@ -35,6 +36,7 @@ __all__ = [
     "nodes_of",
     "owners",
     "reading",
+    "unchanged",
     "unwrapped",
     "watching",
 ]

@@ -1,13 +1,14 @@
 """Reads the signal of a source while the network runs."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..compat import is_in_backward, memories, precise
+from ..compat import forward_hooks, is_in_backward, memories, precise
 from .copies import carries_foreign_state
 from .outputs import OutputHook
 from .source import Collector, Source
@@ -151,3 +152,17 @@ class _Hook(OutputHook):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Hook, (None, self.role)
+
+
+@contextmanager
+def unread(model: nn.Module) -> Iterator[None]:
+    """Inside, passes of the model are shown to no tap, whoever it belongs to."""
+    hooks = [hook for module in model.modules() for hook in forward_hooks(module) if isinstance(hook, _Hook)]
+    taps = [hook.tap for hook in hooks]
+    for hook in hooks:
+        hook.tap = None
+    try:
+        yield
+    finally:
+        for hook, tap in zip(hooks, taps, strict=True):
+            hook.tap = tap

@@ -41,7 +41,7 @@ class PolicyCallback(Attachment, L.Callback):
         """One policy step per optimizer step: micro-batches of an accumulated gradient are averaged."""
         if self.policy is not None and trainer.global_step > self._steps_seen:
             self._steps_seen = trainer.global_step
-            self.policy.step()
+            self.policy.step_after(batch)
             pl_module.log_dict(self._slopes(), batch_size=1)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

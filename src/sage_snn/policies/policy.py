@@ -35,6 +35,8 @@ def policy_of(model: nn.Module) -> "Policy | None":
 class Policy:
     """A way to decide the slopes of a model during training."""
 
+    needs_batch = False  # does `step` want the batch that was just trained on?
+
     def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], groups: Sequence[Group]) -> None:
         _refuse_captured(model)
         if not groups:
@@ -65,6 +67,11 @@ class Policy:
     def step(self) -> None:
         """Once per optimizer step: set the slopes of the next forward pass."""
         self._require_attached()
+
+    def step_after(self, batch: Any) -> None:
+        """`step()` for trainers that have the batch at hand: with it, if the policy needs it."""
+        step: Any = self.step
+        step(batch) if self.needs_batch else step()
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What the optimizer should train besides the model, without weight decay."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..conversion import balance_thresholds
 from ..data import Batch, Loader, erased, mix, test_transform, train_transform
@@ -68,7 +68,8 @@ class Training:
         if state is None:  # the other ranks are sent the weights of the first
             by_the_first(fabric, self._first_weights)
         self.network.to(fabric.device)
-        self.policy = recipe.policy.build(self.network, self.steps_per_epoch, recipe.seed)
+        tried = {"loss": self._trial_loss} if recipe.policy.needs_loss else {}
+        self.policy = recipe.policy.build(self.network, self.steps_per_epoch, recipe.seed, **tried)
         optimizer = build_optimizer(recipe, self.network, self.policy)
         self.schedule = build_schedule(recipe, optimizer)
         self.model, self.optimizer = fabric.setup(self.network, optimizer)
@@ -104,10 +105,10 @@ class Training:
         batches = self.train_loader.epoch(self.epoch, self.step * self.recipe.accumulate, micro_steps)
         started = time.monotonic()
         while self.step < self.steps_per_epoch:
-            loss = self._backward(batches)
+            loss, batch = self._backward(batches)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            self.policy.step()
+            self.policy.step_after(batch)
             self.recorder.record(self.epoch * self.steps_per_epoch + self.step)
             self.observer.record(self.epoch * self.steps_per_epoch + self.step)
             self.step += 1
@@ -121,10 +122,10 @@ class Training:
                     f"stopped after step {self.step} of epoch {self.epoch + 1}; go on with --resume"
                 )
 
-    def _backward(self, batches: Iterator[Batch]) -> float:
-        """Gradients of one optimizer step, from all its micro-batches; the mean loss."""
+    def _backward(self, batches: Iterator[Batch]) -> tuple[float, tuple[Tensor, Tensor]]:
+        """Gradients of one optimizer step, from all its micro-batches; the mean loss; the last images and targets."""
         recipe, device, loss, indices = self.recipe, self.fabric.device, 0.0, list[int]()
-        images = torch.empty(0)
+        images = targets = torch.empty(0)
         self.model.train()
         for micro in range(recipe.accumulate):
             batch = next(batches)
@@ -134,14 +135,22 @@ class Training:
             images, targets = mix(images, labels, len(self.data.classes), recipe.augmentation, self.epoch, seed)
             images = erased(images, batch.indices, recipe.augmentation.erasing, recipe.seed, self.epoch)
             with self._synchronised(micro == recipe.accumulate - 1):
-                logits = self.model(images, steps=True) if self.loss.needs_steps else self.model(images)[None]
-                partial = self.loss(logits.float(), targets) / recipe.accumulate
+                partial = self._loss_of(self.model, images, targets) / recipe.accumulate
                 self.fabric.backward(partial)
             loss += partial.item()
             indices += batch.indices.tolist()
         if not math.isfinite(loss) or not has_finite_gradients(self):
             raise NonFiniteError(explain(self, images, indices, loss))
-        return loss
+        return loss, (images, targets)
+
+    def _loss_of(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        logits = model(images, steps=True) if self.loss.needs_steps else model(images)[None]
+        return self.loss(logits.float(), targets)
+
+    def _trial_loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """For policies that try slopes: of the network itself, since what is around it expects backward passes."""
+        with self.fabric.autocast():
+            return self._loss_of(self.network, *batch)
 
     def _finish_epoch(self, curves: Curves | None) -> dict[str, Any]:
         result = evaluate(self.model, self.test_loader, len(self.data.classes), self.fabric.device)
