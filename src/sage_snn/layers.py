@@ -87,11 +87,17 @@ class NormMap(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Currents of all time steps."""
-        currents = self.synapse(x.flatten(0, 1))
+        return self._normal(self.synapse(x.flatten(0, 1)), len(x))
+
+    def forward_static(self, x: Tensor, times: int) -> Tensor:
+        """The same for an input (B, C, ...) that does not change over time: its synapses work once."""
+        return self._normal(torch.cat([self.synapse(x)] * times), times)
+
+    def _normal(self, currents: Tensor, times: int) -> Tensor:
         norm: Any = self.norm
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
         normal = norm(currents.contiguous()) if why_not_plain(norm) else batch_norm(norm, currents)
-        return normal.unflatten(0, (len(x), -1))
+        return normal.unflatten(0, (times, -1))
 
 
 class TokenMap(nn.Conv1d):

@@ -5,8 +5,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .attention import Layout
+from ..compat import entries
+from .attention import Attention, Layout
 from .copies import INSIDES, is_wrapper, unwrapped
+from .dual import DualAttention
 from .group import Block, Group
 from .target import is_node, nodes_of
 
@@ -14,17 +16,21 @@ from .target import is_node, nodes_of
 def find_blocks(model: nn.Module) -> list[Block]:
     """The attention blocks of a spiking transformer, recognised by structure."""
     modules = dict(model.named_modules())
-    attentions = {name: m for name, m in modules.items() if not is_wrapper(m) and _attention_fields(m) is not None}
-    parents = [_parent(name, modules) for name in attentions]
+    sources = {name: source for name, m in modules.items() if (source := _source(m)) is not None}
+    parents = [_parent(name, modules) for name in sources]
     blocks: list[Block] = []
-    for (name, attention), parent in zip(attentions.items(), parents, strict=True):
+    for (name, source), parent in zip(sources.items(), parents, strict=True):
         # The block is the module around the attention, unless that is a mere list of attentions or the whole model.
-        whole = modules[parent] if parent and parents.count(parent) == 1 else attention
-        whole = attention if isinstance(whole, nn.ModuleList | nn.Sequential) else whole
-        fields = _attention_fields(attention)
-        assert fields is not None
-        _refuse_odd_heads(_plain(name), fields)
-        blocks.append(Block(nodes_of(whole), name=_plain(name), attention=nodes_of(attention), **fields))
+        attention, around_it = modules[name], modules[parent]
+        parts = [around_it] if parent and parents.count(parent) == 1 else [attention]
+        if isinstance(around_it, nn.Sequential) and parent:
+            parts = _until_the_next(name.removeprefix(f"{parent}.").partition(".")[0], around_it)
+        elif isinstance(around_it, nn.ModuleList):
+            parts = [attention]
+        source.name = _plain(name)
+        _refuse_odd_heads(source)
+        nodes = [node for part in parts for node in nodes_of(part)]
+        blocks.append(Block(nodes, name=source.name, attention=nodes_of(attention), source=source))
     if not blocks:
         kind = type(unwrapped(model)).__name__
         raise ValueError(f"no spiking self-attention found in {kind}; pass blocks=[Block(...)]")
@@ -44,7 +50,7 @@ def find_layers(model: nn.Module) -> list[Group]:
 
 def find_groups(model: nn.Module) -> list[Group]:
     """The attention blocks where there are any, else the layers: for policies that read nothing."""
-    has_attention = any(not is_wrapper(m) and _attention_fields(m) is not None for m in model.modules())
+    has_attention = any(_source(module) is not None for module in model.modules())
     return list(find_blocks(model)) if has_attention else find_layers(model)
 
 
@@ -55,18 +61,43 @@ def around(model: nn.Module, parts: Iterable[nn.Module]) -> nn.Module | None:
     return holders[-1] if holders else None  # modules come before what they hold
 
 
-def _attention_fields(module: nn.Module) -> dict[str, Any] | None:
-    """What `Block` needs to know of an attention module, or None if it is not one we recognise."""
+def _until_the_next(first: str, sequence: nn.Sequential) -> list[nn.Module]:
+    """In a sequence, an attention and what follows it before the next one: SpikingResformer's feed-forward layers."""
+    names, parts = list(entries(sequence)), list(sequence)
+    start = names.index(first)
+    has_attention = [any(_source(inner) is not None for inner in part.modules()) for part in parts]
+    end = next((i for i in range(start + 1, len(parts)) if has_attention[i]), len(parts))
+    return parts[start:end]
+
+
+def _source(module: nn.Module) -> Attention | None:
+    """What is read of an attention module, or None if it is not one we recognise."""
     heads = getattr(module, "num_heads", None) or getattr(module, "heads", None)
-    if not isinstance(heads, int):
+    if not isinstance(heads, int) or is_wrapper(module):
         return None
     scale = getattr(module, "scale", 0.125)
     is_number = isinstance(scale, int | float) or (isinstance(scale, Tensor) and scale.numel() == 1)
     spikes = _query_and_key(module)
     if spikes is None:
-        return None
+        return _dual(module, heads)
     common = {"heads": heads, "scale": float(scale) if is_number else 0.125, "pool": _pool(module)}
-    return common | spikes | {"channels": _width(module, spikes.get("parts", 1))}
+    return Attention(**(common | spikes | {"channels": _width(module, spikes.get("parts", 1))}))
+
+
+def _dual(module: nn.Module, heads: int) -> DualAttention | None:
+    """SpikingResformer's attention, in the authors' code and in ours."""
+    product: Any = getattr(module, "map", None)
+    for names, fired, keeper, rate in (
+        (("activation_in", "norm"), getattr(module, "activation_attn", None), module, "firing_rate_x"),
+        (("query", "key_value"), getattr(product, "lif", None), product, "rate"),
+    ):
+        query, key = (getattr(module, name, None) for name in names)
+        is_known = all(isinstance(part, nn.Module) for part in (query, key, fired))
+        if is_known and isinstance(getattr(keeper, rate, None), Tensor):
+            convolutions = (m.out_channels for m in module.modules() if isinstance(m, nn.Conv2d))
+            options = {"heads": heads, "layout": "TBCHW", "channels": next(convolutions) // 2}  # keys and values
+            return DualAttention(query, key, **options, fired=fired, keeper=keeper, rate=rate)
+    return None
 
 
 def _query_and_key(module: nn.Module) -> dict[str, Any] | None:
@@ -106,12 +137,11 @@ def _width(attention: nn.Module, parts: int) -> int | None:
     return None if width is None else width // parts
 
 
-def _refuse_odd_heads(name: str, fields: dict[str, Any]) -> None:
-    heads, width = fields["heads"], fields["channels"]
-    if width is not None and width % heads:
+def _refuse_odd_heads(source: Attention) -> None:
+    if source.channels is not None and source.channels % source.heads:
         raise ValueError(
-            f"block {name}: {heads} heads do not divide its {width} channels; build the model with heads "
-            "from the divisors of its width"
+            f"block {source.name}: {source.heads} heads do not divide its {source.channels} channels; "
+            "build the model with heads from the divisors of its width"
         )
 
 

@@ -39,6 +39,7 @@ class Block(Group):
     Or `read` is called once per policy step and gives (q, k), each (T, B, H, N, K).
     `attention` names the nodes among `neurons` that belong to the attention. `channels` is the width of query and key,
     if outputs are to be checked against it; `pool` is what the network does to the key's spikes before it uses them.
+    In place of all that is about query and key, `source` is an attention that is read in a way of its own.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class Block(Group):
         attention: Sequence[nn.Module] = (),
         channels: int | None = None,
         pool: Callable[[Tensor], Tensor] | None = None,
+        source: Attention | None = None,
     ) -> None:
         spikes = None if read is None else partial(read, self)
-        self.source = Attention(query, key, heads, scale, layout, name, parts, spikes, channels, pool)
+        self.source = source or Attention(query, key, heads, scale, layout, name, parts, spikes, channels, pool)
         super().__init__(neurons, name, (self.source,))
         self.attention = attention
 

@@ -9,21 +9,27 @@ from timm.models import register_model
 
 from .network import SpikingNetwork
 from .official import load_official_state_dict, official_state_dict
+from .qkformer import QKFormer, qkformer
 from .resnet import ResNet, resnet19, resnet20, resnet20_wide
 from .spikformer import Spikformer
+from .spikingresformer import SpikingResformer, spikingresformer
 from .vgg import VGG, vgg11, vgg16
 
 __all__ = [
     "VGG",
+    "QKFormer",
     "ResNet",
     "Spikformer",
     "SpikingNetwork",
+    "SpikingResformer",
     "load_official_state_dict",
     "official_state_dict",
+    "qkformer",
     "resnet19",
     "resnet20",
     "resnet20_wide",
     "spikformer",
+    "spikingresformer",
     "vgg11",
     "vgg16",
 ]
@@ -99,6 +105,42 @@ def spikformer_8_512(pretrained: bool = False, **options: Any) -> Spikformer:
 def spikformer_8_768(pretrained: bool = False, **options: Any) -> Spikformer:
     """8 blocks, width 768, for 224-pixel images."""
     return _for_timm({"depth": 8, "dim": 768, "heads": 12} | _IMAGENET, pretrained, options)
+
+
+@register_model
+def qkformer_4_384(pretrained: bool = False, **options: Any) -> QKFormer:
+    """HST-4-384, for 32-pixel images: 6.71 M parameters for 10 classes."""
+    return qkformer(**_named_as_ours(pretrained, options))
+
+
+@register_model
+def spikingresformer_cifar(pretrained: bool = False, **options: Any) -> SpikingResformer:
+    """Ti with a stem for 32-pixel images."""
+    return spikingresformer(**_named_as_ours(pretrained, options))
+
+
+@register_model
+def spikingresformer_ti(pretrained: bool = False, **options: Any) -> SpikingResformer:
+    """Widths 64, 192 and 384, for 224-pixel images."""
+    return spikingresformer("ti", "imagenet", **_named_as_ours(pretrained, options))
+
+
+@register_model
+def spikingresformer_s(pretrained: bool = False, **options: Any) -> SpikingResformer:
+    """Widths 64, 256 and 512, for 224-pixel images."""
+    return spikingresformer("s", "imagenet", **_named_as_ours(pretrained, options))
+
+
+@register_model
+def spikingresformer_m(pretrained: bool = False, **options: Any) -> SpikingResformer:
+    """Widths 64, 384 and 768, for 224-pixel images."""
+    return spikingresformer("m", "imagenet", **_named_as_ours(pretrained, options))
+
+
+@register_model
+def spikingresformer_l(pretrained: bool = False, **options: Any) -> SpikingResformer:
+    """Widths 128, 512 and 1024, for 224-pixel images."""
+    return spikingresformer("l", "imagenet", **_named_as_ours(pretrained, options))
 
 
 @register_model

@@ -25,7 +25,8 @@ def _conv(inputs: int, outputs: int, lif: Neuron) -> NormLIF:
     return NormLIF(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), lif())
 
 
-def _dense(inputs: int, outputs: int, lif: Neuron, *, bias: bool = True) -> NormLIF:
+def dense(inputs: int, outputs: int, lif: Neuron, *, bias: bool = True) -> NormLIF:
+    """A linear map of every token, normalised, that fires: (T, B, C, N) -> (T, B, C', N)."""
     return NormLIF(TokenMap(inputs, outputs, 1, bias=bias), nn.BatchNorm1d(outputs), lif())
 
 
@@ -59,11 +60,11 @@ class Attention(nn.Module):
     def __init__(self, dim: int, heads: int, lif: Neuron, *, qkv_bias: bool) -> None:
         super().__init__()
         self.heads, self.scale = heads, 0.125
-        self.query = _dense(dim, dim, lif, bias=qkv_bias)
-        self.key = _dense(dim, dim, lif, bias=qkv_bias)
-        self.value = _dense(dim, dim, lif, bias=qkv_bias)
+        self.query = dense(dim, dim, lif, bias=qkv_bias)
+        self.key = dense(dim, dim, lif, bias=qkv_bias)
+        self.value = dense(dim, dim, lif, bias=qkv_bias)
         self.lif = lif(v_threshold=0.5)
-        self.projection = _dense(dim, dim, lif)
+        self.projection = dense(dim, dim, lif)
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, B, C, N) -> (T, B, C, N)."""
@@ -87,7 +88,7 @@ class MLP(nn.Module):
     def __init__(self, dim: int, ratio: float, lif: Neuron) -> None:
         super().__init__()
         hidden = int(dim * ratio)
-        self.first, self.second = _dense(dim, hidden, lif), _dense(hidden, dim, lif)
+        self.first, self.second = dense(dim, hidden, lif), dense(hidden, dim, lif)
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, B, C, N) -> (T, B, C, N)."""
@@ -97,15 +98,20 @@ class MLP(nn.Module):
 class TransformerBlock(nn.Module):
     """x + attention(x), then x + mlp(x)."""
 
-    def __init__(self, dim: int, heads: int, mlp_ratio: float, lif: Neuron, *, qkv_bias: bool) -> None:
+    def __init__(self, attention: nn.Module, mlp: nn.Module) -> None:
         super().__init__()
-        self.attention = Attention(dim, heads, lif, qkv_bias=qkv_bias)
-        self.mlp = MLP(dim, mlp_ratio, lif)
+        self.attention, self.mlp = attention, mlp
 
     def forward(self, x: Tensor) -> Tensor:
-        """(T, B, C, N) -> (T, B, C, N)."""
+        """(T, B, C, ...) -> (T, B, C, ...)."""
         x = x + self.attention(x)
         return x + self.mlp(x)
+
+
+def mean_over_tokens(x: Tensor) -> Tensor:
+    """(T, B, C, N) -> (T, B, C)."""
+    # Over an axis that is not the last in memory, so that the gradient lies like x.
+    return x.mean(-1) if x.is_contiguous() else x.transpose(2, 3).mean(2)
 
 
 class Spikformer(SpikingNetwork):
@@ -131,7 +137,8 @@ class Spikformer(SpikingNetwork):
         self.form, self.num_features = form, dim
         self.stem = Stem(in_channels, dim, patch_size, lif)
         self.blocks = nn.ModuleList(
-            TransformerBlock(dim, heads, mlp_ratio, lif, qkv_bias=form == "cifar") for _ in range(depth)
+            TransformerBlock(Attention(dim, heads, lif, qkv_bias=form == "cifar"), MLP(dim, mlp_ratio, lif))
+            for _ in range(depth)
         )
         self.head = nn.Linear(dim, num_classes)
         self._initialise()
@@ -143,8 +150,7 @@ class Spikformer(SpikingNetwork):
             x = self.stem(x, self.time_steps if x.ndim == 4 else None)
             for block in self.blocks:
                 x = block(x)
-        # Over an axis that is not the last in memory, so that the gradient lies like x.
-        return x.mean(-1) if x.is_contiguous() else x.transpose(2, 3).mean(2)
+        return mean_over_tokens(x)
 
     def _initialise(self) -> None:
         # The authors initialise nn.Linear only; in their CIFAR form the token-wise maps are nn.Linear, in their

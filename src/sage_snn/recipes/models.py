@@ -52,6 +52,62 @@ class SpikformerPart(ModelPart):
         return spikformer(**sizes, num_classes=classes, image_size=size, in_channels=channels)
 
 
+class QKFormerPart(ModelPart):
+    """QKFormer in its CIFAR form; `dim` is the width of the last stage, `depth` counts the blocks of all three."""
+
+    name: Literal["qkformer"] = "qkformer"
+    depth: int = Field(default=4, ge=1)
+    dim: int = Field(default=384, ge=8)
+    stage_heads: int = Field(default=8, ge=1)  # of every stage
+    time_steps: int = Field(default=4, ge=1)
+    mlp_ratio: float = Field(default=4.0, gt=0)
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> "QKFormerPart":
+        if self.depth < 3:
+            raise ValueError(f"depth ({self.depth}) must be at least 3, a block for each stage")
+        if self.dim % 8 or self.dim // 4 % self.stage_heads:
+            raise ValueError(f"stage_heads ({self.stage_heads}) must divide a quarter, and 8 all, of dim ({self.dim})")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Depth and width in the way its paper names them."""
+        return f"QKFormer, HST-{self.depth}-{self.dim}"
+
+    @blaming("model")
+    def build(self, *, classes: int, size: int, channels: int) -> "nn.Module":
+        """The network for square images of this size."""
+        from ..models import qkformer
+
+        sizes = self.model_dump(exclude={"name", "stage_heads"})
+        return qkformer(**sizes, heads=self.stage_heads, num_classes=classes, image_size=size, in_channels=channels)
+
+
+class SpikingResformerPart(ModelPart):
+    """SpikingResformer of a published size, with heads of any width."""
+
+    name: Literal["spikingresformer"] = "spikingresformer"
+    size: Literal["ti", "s", "m", "l"] = "ti"
+    head_width: int = Field(default=64, ge=1)
+    time_steps: int = Field(default=4, ge=1)
+    form: Literal["cifar", "imagenet"] = "cifar"
+
+    @property
+    def title(self) -> str:
+        """The name of the size in its paper, and the width of a head where it is another."""
+        narrow = "" if self.head_width == 64 else f", heads of {self.head_width}"
+        return f"SpikingResformer-{self.size.capitalize()}{narrow}"
+
+    @blaming("model")
+    def build(self, *, classes: int, size: int, channels: int) -> "nn.Module":
+        """The network for square images of this size."""
+        from ..models import spikingresformer
+
+        options = self.model_dump(exclude={"name"})
+        return spikingresformer(**options, num_classes=classes, image_size=size, in_channels=channels)
+
+
 class ConvolutionalPart(ModelPart):
     """A convolutional network of the systems that spiking transformers are compared with.
 
@@ -139,5 +195,14 @@ class VGG16Part(ConvolutionalPart):
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
 
-AnyModel = SpikformerPart | ResNet19Part | ResNet20Part | WideResNet20Part | VGG11Part | VGG16Part
+AnyModel = (
+    SpikformerPart
+    | QKFormerPart
+    | SpikingResformerPart
+    | ResNet19Part
+    | ResNet20Part
+    | WideResNet20Part
+    | VGG11Part
+    | VGG16Part
+)
 MODELS = Family(AnyModel, default="spikformer", tag="name")
