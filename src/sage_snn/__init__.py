@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from .neurons import LIFNode
     from .policies import SAGE, Fixed, Learnable, Policy, Scheduled, policy_of
     from .runs import load
-    from .signals import Constant, FiringRate, HeadEntropy, HeadGini, Random
+    from .signals import (
+        Constant,
+        FiringRate,
+        GradientGain,
+        HeadEntropy,
+        HeadGini,
+        MembraneDeviation,
+        MembraneMean,
+        NearThreshold,
+        Random,
+        SilentShare,
+    )
     from .statistics import Statistics
 
 __version__ = "0.1.0"
@@ -25,15 +36,20 @@ __all__ = [
     "DeadZoneTanh",
     "FiringRate",
     "Fixed",
+    "GradientGain",
     "Group",
     "HeadEntropy",
     "HeadGini",
     "LIFNode",
     "Learnable",
+    "MembraneDeviation",
+    "MembraneMean",
+    "NearThreshold",
     "Policy",
     "Random",
     "Report",
     "Scheduled",
+    "SilentShare",
     "Statistics",
     "check",
     "find_blocks",
@@ -51,7 +67,18 @@ __getattr__, __dir__ = lazily(
         ".neurons": ("LIFNode",),
         ".policies": ("SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
         ".runs": ("load",),
-        ".signals": ("Constant", "FiringRate", "HeadEntropy", "HeadGini", "Random"),
+        ".signals": (
+            "Constant",
+            "FiringRate",
+            "GradientGain",
+            "HeadEntropy",
+            "HeadGini",
+            "MembraneDeviation",
+            "MembraneMean",
+            "NearThreshold",
+            "Random",
+            "SilentShare",
+        ),
         ".statistics": ("Statistics",),
     },
 )

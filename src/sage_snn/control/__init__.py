@@ -9,16 +9,18 @@ from .finder import around, find_blocks, find_groups, find_layers
 from .group import Block, Group, group_nodes, owners
 from .outputs import watching
 from .paths import code_paths
-from .source import Firing, Source, reading
+from .source import Firing, Gradient, Membrane, Source, reading
 from .tap import Tap
-from .target import NodeSlopes, is_node, nodes_of
+from .target import NodeSlopes, is_node, nodes_of, require_open
 
 __all__ = [
     "Attention",
     "Block",
     "Firing",
+    "Gradient",
     "Group",
     "LivingHeads",
+    "Membrane",
     "NodeSlopes",
     "Source",
     "Tap",
@@ -35,6 +37,7 @@ __all__ = [
     "nodes_of",
     "owners",
     "reading",
+    "require_open",
     "unwrapped",
     "watching",
 ]

@@ -22,6 +22,21 @@ def nodes_of(module: nn.Module) -> list[nn.Module]:
     return [m for m in module.modules() if is_node(m)]
 
 
+def require_open(nodes: Iterable[nn.Module], what: str) -> None:
+    """Raise unless every node shows its insides and takes other constants: ours, with a surrogate that we know."""
+    for node in nodes:
+        kind = f"{type(node).__module__.partition('.')[0]}'s {type(node).__name__}"
+        forward = getattr(type(node), "multi_step_functional_forward", None)
+        if not isinstance(node, LIFNode) or forward is not LIFNode.multi_step_functional_forward:
+            raise ValueError(
+                f"{kind} keeps {what} to itself; build the network with sage_snn.LIFNode, "
+                "or call sage_snn.deploy.accelerate(model), which turns SpikingJelly's LIF nodes into ours"
+            )
+        if surrogate_shape(node) is None:
+            surrogate = type(node.surrogate_function).__name__
+            raise ValueError(f"a node with {surrogate} keeps {what} to itself; use one of {', '.join(SHAPES)}")
+
+
 class NodeSlopes:
     """The slopes of a set of nodes, each kept the way its node can: a tensor in ours, a float in SpikingJelly's."""
 
