@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .control import Block, Group, find_blocks, find_layers
     from .laws import DeadZoneTanh
     from .neurons import LIFNode
-    from .policies import SAGE, Fixed, Learnable, Policy, Scheduled, policy_of
+    from .policies import ASGL, MPD_AGL, SAGE, Fixed, Learnable, Policy, Scheduled, policy_of
     from .runs import load
     from .signals import (
         Constant,
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "ASGL",
+    "MPD_AGL",
     "SAGE",
     "Block",
     "Constant",
@@ -65,7 +67,7 @@ __getattr__, __dir__ = lazily(
         ".control": ("Block", "Group", "find_blocks", "find_layers"),
         ".laws": ("DeadZoneTanh",),
         ".neurons": ("LIFNode",),
-        ".policies": ("SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
+        ".policies": ("ASGL", "MPD_AGL", "SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
         ".runs": ("load",),
         ".signals": (
             "Constant",

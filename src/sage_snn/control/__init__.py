@@ -7,6 +7,7 @@ from .attention import Attention, LivingHeads
 from .copies import carries_foreign_state, copied, is_compiled, unwrapped
 from .finder import around, find_blocks, find_groups, find_layers
 from .group import Block, Group, group_nodes, owners
+from .norms import find_norms, gain_of
 from .outputs import watching
 from .paths import code_paths
 from .source import Firing, Gradient, Membrane, Source, reading
@@ -31,6 +32,8 @@ __all__ = [
     "find_blocks",
     "find_groups",
     "find_layers",
+    "find_norms",
+    "gain_of",
     "group_nodes",
     "is_compiled",
     "is_node",

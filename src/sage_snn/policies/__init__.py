@@ -5,10 +5,21 @@ and `load_state_dict()`, `describe()`, `remove()`; each is its own context manag
 Nothing enters the model's state dict.
 """
 
+from .asgl import ASGL
 from .fixed import Fixed
 from .learnable import Learnable
+from .mpd_agl import MPD_AGL
 from .policy import Policy, policy_of
 from .sage import SAGE
 from .scheduled import Scheduled
 
-__all__ = ["SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"]
+__all__ = [
+    "ASGL",
+    "MPD_AGL",
+    "SAGE",
+    "Fixed",
+    "Learnable",
+    "Policy",
+    "Scheduled",
+    "policy_of",
+]
