@@ -12,7 +12,19 @@ if TYPE_CHECKING:
     from .control import Block, Group, find_blocks, find_layers
     from .laws import DeadZoneTanh
     from .neurons import LIFNode
-    from .policies import ASGL, MPD_AGL, SAGE, Fixed, Learnable, Policy, Scheduled, policy_of
+    from .policies import (
+        ASGL,
+        DS_ATGO,
+        MPD_AGL,
+        SAGE,
+        Fixed,
+        GainMatched,
+        Learnable,
+        LearnableConstants,
+        Policy,
+        Scheduled,
+        policy_of,
+    )
     from .runs import load
     from .signals import (
         Constant,
@@ -31,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ASGL",
+    "DS_ATGO",
     "MPD_AGL",
     "SAGE",
     "Block",
@@ -38,12 +51,14 @@ __all__ = [
     "DeadZoneTanh",
     "FiringRate",
     "Fixed",
+    "GainMatched",
     "GradientGain",
     "Group",
     "HeadEntropy",
     "HeadGini",
     "LIFNode",
     "Learnable",
+    "LearnableConstants",
     "MembraneDeviation",
     "MembraneMean",
     "NearThreshold",
@@ -67,7 +82,19 @@ __getattr__, __dir__ = lazily(
         ".control": ("Block", "Group", "find_blocks", "find_layers"),
         ".laws": ("DeadZoneTanh",),
         ".neurons": ("LIFNode",),
-        ".policies": ("ASGL", "MPD_AGL", "SAGE", "Fixed", "Learnable", "Policy", "Scheduled", "policy_of"),
+        ".policies": (
+            "ASGL",
+            "DS_ATGO",
+            "MPD_AGL",
+            "SAGE",
+            "Fixed",
+            "GainMatched",
+            "Learnable",
+            "LearnableConstants",
+            "Policy",
+            "Scheduled",
+            "policy_of",
+        ),
         ".runs": ("load",),
         ".signals": (
             "Constant",

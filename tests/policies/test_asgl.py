@@ -74,7 +74,9 @@ def test_a_training_agrees_with_a_straight_line_one():
     policy = ASGL(model, p=0.4, seed=7)
     train(model, policy, 100)
     maps, logs = straight_line(twin, 0.4, 100, seed=7)
-    for mine, theirs in zip((model.first.weight, model.first.bias, model.second.weight), (*maps[0], maps[1][0])):
+    for mine, theirs in zip(
+        (model.first.weight, model.first.bias, model.second.weight), (*maps[0], maps[1][0]), strict=True
+    ):
         assert torch.allclose(mine, theirs, rtol=0, atol=1e-6)  # slopes are float32
     slopes = torch.stack([log.detach().exp() for log in logs])
     assert torch.allclose(torch.stack([p.detach().exp() for p in policy.parameters()]), slopes, rtol=0, atol=1e-5)
@@ -165,7 +167,7 @@ def test_bad_input_is_refused_with_the_cure_and_leaves_the_network_alone():
     with pytest.raises(ValueError, match="SuperSpike is not the derivative of a step; use one of Sigmoid, ATan"):
         ASGL(odd)
     ASGL(odd, p=0.0).remove()
-    with ASGL(model, p=0.5), pytest.raises(RuntimeError, match="would draw other masks.*train without checkpointing"):
+    with ASGL(model, p=0.5), pytest.raises(RuntimeError, match=r"would draw other masks.*train without checkpointing"):
         checkpoint(model, batch(0).requires_grad_(), use_reentrant=False).sum().backward()
     with pytest.raises(ValueError, match=r"ASGL\(p=0.5\), here it is p=0.2"):
         ASGL(Pair()).load_state_dict(ASGL(model, p=0.5).state_dict())

@@ -138,7 +138,7 @@ def test_norms_are_found_in_our_networks_and_in_spikingjellys(ours):
 
 def test_networks_that_do_not_tell_are_refused_with_the_cure():
     bare = vgg11(width=0.0625, image_size=16, time_steps=2)
-    with pytest.raises(ValueError, match="no BatchNorm stands directly before a spiking node in VGG.*norm=batch_norm"):
+    with pytest.raises(ValueError, match=r"no BatchNorm stands directly before a spiking node in VGG.*norm=batch_norm"):
         MPD_AGL(bare)
     model = resnet19(width=0.0625, image_size=16, time_steps=2)
     with pytest.raises(ValueError, match="no BatchNorm stands directly before lif; leave such nodes out of groups="):

@@ -90,6 +90,8 @@ class Training:
         metrics: dict[str, Any] = {}
         with self.display, stopping_politely() as stop, self._curves() as curves:
             self.display.say(f"{self.folder.path}: {', '.join(applied['in short'])}")
+            for remark in self.policy.remarks(self.recipe.total_epochs * self.steps_per_epoch):
+                self.display.say(remark)
             while self.epoch < self.recipe.total_epochs:
                 with refusing_to_wait(self.fabric.world_size):
                     self._train_epoch(stop)
