@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from spikingjelly.activation_based import neuron
 from torch import nn
 
 from ..control import Group, nodes_of
@@ -32,9 +33,8 @@ class ASGL(Learnable):
     ) -> None:
         if not 0 <= p <= 1:
             raise ValueError(f"p is a probability, from 0 (spikes only) to 1 (no spikes), not {p}")
-        odd = {surrogate_shape(node) for node in nodes_of(model)} - {None, *PRIMITIVES}
-        if p and odd:
-            raise ValueError(f"{odd.pop()} is not the derivative of a step; use one of {', '.join(PRIMITIVES)}")
+        if p:
+            _require_mixable(model)
         self.p, self._masks = p, Masks(p, seed, device_of(model))
         super().__init__(model, "layer", slope=slope, blocks=blocks, groups=groups)
 
@@ -59,3 +59,17 @@ class ASGL(Learnable):
         """How much is smooth, besides what every policy tells."""
         told = f"a share of {self.p:g} of the values is smooth in training, none in eval mode"
         return f"{super().describe()}\n  {told}"
+
+
+def _require_mixable(model: nn.Module) -> None:
+    for node in nodes_of(model):
+        shape, kind = surrogate_shape(node), type(node).__name__
+        if shape is not None and shape not in PRIMITIVES:
+            raise ValueError(f"{shape} is not the derivative of a step; use one of {', '.join(PRIMITIVES)}")
+        if not isinstance(node, neuron.BaseNode):
+            raise ValueError(f"{kind} fires by a rule of its own; use a SpikingJelly node or sage_snn.LIFNode")
+        if getattr(node, "threshold", None) is not None or getattr(node, "time_constant", None) is not None:
+            raise ValueError(
+                "the network has thresholds or time constants of its own, which the loop of ASGL does not know; "
+                "train it with another policy, or with p=0"
+            )
