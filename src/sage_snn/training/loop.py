@@ -246,7 +246,8 @@ class Training:
         self.steps_per_epoch = min(whole, recipe.max_steps_per_epoch or whole)
 
     def _weights(self) -> dict[str, Tensor]:
-        return {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+        # Copies: safetensors refuses what nodes share, such as a constant of a group.
+        return {name: value.detach().cpu().clone().contiguous() for name, value in self.network.state_dict().items()}
 
     def _synchronised(self, last: bool) -> Any:
         """Gradients travel between ranks with the last micro-batch only."""
