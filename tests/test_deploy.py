@@ -376,3 +376,14 @@ def test_formats_that_cannot_hold_constants_of_a_network_say_so(to, ours, images
     assert formats(model) == ["onnx", "safetensors"]
     with pytest.raises(ExportError, match=rf"has a threshold .* which {to} cannot hold; export to onnx or safetensors"):
         export(model, tmp_path / "file", to, images)
+
+
+@pytest.mark.slow
+def test_onnx_holds_constants_of_a_network(network, many, tmp_path):
+    model, numbers = copy.deepcopy(network).eval(), torch.Generator().manual_seed(3)
+    for node in model.modules():
+        if isinstance(node, LIFNode):  # two time steps
+            node.set_constants(0.2 + 0.2 * torch.rand(2, generator=numbers), torch.tensor(1.8))
+    path = export(model, tmp_path / "a.onnx", "onnx", many[:2])
+    assert agreement(model, path, many) >= 0.99
+    assert agreement(network, path, many) < 0.95  # the same weights with the constants that nodes were built with

@@ -52,8 +52,16 @@ def jelly_network(name, node=neuron.LIFNode):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sew_resnet18", "spiking_resnet18", "spiking_vgg11_bn"])
-@pytest.mark.parametrize("signal", [FiringRate(), SilentShare()], ids=lambda signal: type(signal).__name__)
+@pytest.mark.parametrize(
+    ("name", "signal"),
+    [
+        ("sew_resnet18", FiringRate()),
+        ("sew_resnet18", SilentShare()),
+        ("spiking_resnet18", SilentShare()),
+        ("spiking_vgg11_bn", FiringRate()),
+    ],
+    ids=str,
+)
 def test_firing_of_spikingjellys_networks_moves_their_slopes(name, signal):
     network = jelly_network(name)
     expected, spikes = [], []
