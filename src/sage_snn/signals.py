@@ -1,13 +1,14 @@
 """Signals: from spikes to values, and to their spread (equations 1 to 4).
 
 q, k: (T, B, H, N, K) with T time steps, B batch, H heads, N tokens, K head width, of any dtype.
-A signal of attention is any callable `(q, k, scale) -> (H,)`, one of firing `(spikes) -> (1,)`, averaged over rows;
-nothing here ever carries a gradient.
+A signal of attention is any callable `(q, k, scale) -> (H,)`, averaged over rows; one of a node gives (1,) from its
+spikes (firing), the moments (T, 4) of its charged membrane, or the two sums (2,) of its squared gradients.
+`reads` is the source that it is made for. Nothing here ever carries a gradient.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class HeadEntropy:
     images of the batch are read.
     """
 
+    reads: ClassVar[str] = "attention"
     temperature: float = 0.25
     over: Literal["keys", "map"] = "keys"  # Choice: decision 6
     images: int | None = None  # Choice: decision 16
@@ -51,6 +53,7 @@ class HeadEntropy:
 class HeadGini:
     """Gini impurity `1 - sum p^2` of the attention per head, not normalised."""
 
+    reads: ClassVar[str] = "attention"
     temperature: float = 0.25
     images: int | None = None
 
@@ -71,6 +74,7 @@ class HeadGini:
 class HeadStatistics:
     """Entropy and Gini impurity per head at several temperatures from the same spikes: (2, temperatures, H), flat."""
 
+    reads: ClassVar[str] = "attention"
     temperatures: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -87,6 +91,7 @@ class HeadStatistics:
 class Random:
     """Control: uniform noise per head that knows nothing of the network; its own generator, saved with the policy."""
 
+    reads: ClassVar[str] = "attention"
     seed: int = 0
     _generator: torch.Generator = field(init=False, repr=False)
 
@@ -110,6 +115,7 @@ class Random:
 class Constant:
     """Control: the same value for every head, so that the spread is 0 and every slope stays at its base."""
 
+    reads: ClassVar[str] = "attention"
     value: float = 0.0
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
@@ -121,10 +127,75 @@ class Constant:
 class FiringRate:
     """Share of a node's neurons, images and time steps that spike, in [0, 1]."""
 
+    reads: ClassVar[str] = "firing"
+
     def __call__(self, spikes: Tensor) -> Tensor:
         """One value (1,), in float64 where the device has it."""
         fired = torch.count_nonzero(spikes.detach())
         return (fired.to(precise(spikes.device)) / spikes.numel()).reshape(1)
+
+
+@dataclass(frozen=True)
+class SilentShare:
+    """Share of a node's neurons (channel and position) that spike for no image and in no time step of a pass.
+
+    In single-step mode every time step is a pass of its own.
+    """
+
+    reads: ClassVar[str] = "firing"
+
+    def __call__(self, spikes: Tensor) -> Tensor:
+        """One value (1,) in [0, 1] of the spikes (T, B, ...), in float64 where the device has it."""
+        silent = ~spikes.detach().flatten(0, 1).any(0)
+        return silent.to(precise(spikes.device)).mean().reshape(1)
+
+
+@dataclass(frozen=True)
+class MembraneMean:
+    """Mean distance of the charged membrane to the threshold, over neurons, images and time steps."""
+
+    reads: ClassVar[str] = "membrane"
+
+    def __call__(self, moments: Tensor) -> Tensor:
+        """One value (1,) of the moments (T, 4): count, sum of distances, sum of their squares, number near."""
+        count, total, _, _ = moments.sum(0)
+        return (total / count.clamp_min(1)).reshape(1)
+
+
+@dataclass(frozen=True)
+class MembraneDeviation:
+    """Population deviation of the charged membrane's distance to the threshold, over neurons, images and steps."""
+
+    reads: ClassVar[str] = "membrane"
+
+    def __call__(self, moments: Tensor) -> Tensor:
+        """One value (1,) of the moments (T, 4)."""
+        count, total, squares, _ = moments.sum(0)
+        count = count.clamp_min(1)
+        return (squares / count - (total / count).square()).clamp_min(0).sqrt().reshape(1)
+
+
+@dataclass(frozen=True)
+class NearThreshold:
+    """Share of the charged membranes nearer to the threshold than the node's `near`, in [0, 1]."""
+
+    reads: ClassVar[str] = "membrane"
+
+    def __call__(self, moments: Tensor) -> Tensor:
+        """One value (1,) of the moments (T, 4)."""
+        count, _, _, near = moments.sum(0)
+        return (near / count.clamp_min(1)).reshape(1)
+
+
+@dataclass(frozen=True)
+class GradientGain:
+    """How much longer the gradient leaves a node, toward its currents, than it came, from its spikes."""
+
+    reads: ClassVar[str] = "gradient"
+
+    def __call__(self, sums: Tensor) -> Tensor:
+        """One value (1,) of the sums (2,) of squares: of the gradients of spikes, and of currents."""
+        return (sums[1] / sums[0]).sqrt().reshape(1)
 
 
 def population_std(values: Tensor) -> Tensor:

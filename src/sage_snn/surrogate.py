@@ -12,11 +12,36 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .compat import precise
+from .compat import is_in_backward, precise
 from .kernels.derivatives import DERIVATIVES, slope_derivative
 
 SHAPES = tuple(DERIVATIVES)
 Slope = Callable[[], Tensor]
+
+# The smooth step that each shape is the derivative of, from 0 to 1; SuperSpike is that of none.
+PRIMITIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Sigmoid": lambda x, slope: torch.sigmoid(slope * x),
+    "ATan": lambda x, slope: torch.atan(math.pi / 2 * slope * x) / math.pi + 0.5,
+    "PiecewiseQuadratic": lambda x, slope: _quadratic_step((slope * x).clamp(-1, 1)),
+    "PiecewiseExp": lambda x, slope: 0.5 + 0.5 * x.sign() * (1 - torch.exp(-slope * x.abs())),
+    "SoftSign": lambda x, slope: 0.5 + 0.5 * slope * x / (1 + slope * x.abs()),
+    "Erf": lambda x, slope: 0.5 * torch.erfc(-slope * x),
+    "Rect": lambda x, slope: (slope * x + 0.5).clamp(0, 1),
+}
+
+
+def _quadratic_step(x: Tensor) -> Tensor:
+    return 0.5 + x - 0.5 * x * x.abs()
+
+
+def peak(shape: str) -> float:
+    """Height at the threshold of a shape with slope 1; it grows in proportion to the slope."""
+    return float(DERIVATIVES[shape](torch.zeros(()), torch.ones(())))
+
+
+def slope_of_width(width: Tensor, shape: str) -> Tensor:
+    """The slope that makes a shape as high at the threshold as the rectangle of this width and area 1."""
+    return 1 / (width * peak(shape))
 
 
 class WrittenSlope:
@@ -86,6 +111,25 @@ def spike(x: Tensor, slope: Tensor, shape: str = "Sigmoid") -> Tensor:
     return _Spike.apply(x, slope, shape)  # pyright: ignore[reportReturnType]
 
 
+class _Mixed(_Spike):
+    @staticmethod
+    def forward(x: Tensor, slope: Tensor, shape: str, smooth: Tensor) -> Tensor:  # pyright: ignore
+        return torch.where(smooth, PRIMITIVES[shape](x, slope).to(x.dtype), (x >= 0).to(x.dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _Spike.setup_context(ctx, inputs[:3], output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_Spike.backward(ctx, *grad_outputs), None)
+
+
+def mixed_spike(x: Tensor, slope: Tensor, shape: str, smooth: Tensor) -> Tensor:
+    """Spikes, and the smooth step in their place where `smooth` says so; backward is that of the smooth step."""
+    return _Mixed.apply(x, slope, shape, smooth)  # pyright: ignore[reportReturnType]
+
+
 class TensorSurrogate(nn.Module):
     """Takes the place of a SpikingJelly surrogate object and fires with a tensor slope."""
 
@@ -103,3 +147,35 @@ class TensorSurrogate(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Spikes of the distance to the threshold."""
         return spike(x, self.slope(), self.shape)
+
+
+class Masks:
+    """True with probability `share`, from a generator of their own."""
+
+    def __init__(self, share: float, seed: int, device: torch.device | str = "cpu") -> None:
+        self.share = share
+        self.generator = torch.Generator(device).manual_seed(seed)
+
+    def draw(self, like: Tensor) -> Tensor:
+        """One of the shape of a tensor."""
+        drawn = torch.rand(like.shape, generator=self.generator, device=self.generator.device)
+        return (drawn < self.share).to(like.device)
+
+
+class MixedSurrogate(TensorSurrogate):
+    """Fires smoothly where a mask says so, in training; spikes only in eval mode."""
+
+    def __init__(self, shape: str, slope: Slope, masks: Masks) -> None:
+        super().__init__(shape, slope)
+        self.masks = masks
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Spikes and smooth values of the distance to the threshold."""
+        if not self.training:
+            return super().forward(x)
+        if not torch.compiler.is_compiling() and is_in_backward():
+            raise RuntimeError(
+                "the replay of activation checkpointing would draw other masks than the first pass; "
+                "train without checkpointing"
+            )
+        return mixed_spike(x, self.slope(), self.shape, self.masks.draw(x))

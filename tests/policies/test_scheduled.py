@@ -47,6 +47,13 @@ def test_a_resumed_schedule_goes_on(ours):
         Scheduled(ours(), steps=20).load_state_dict(first.state_dict())
 
 
+def test_a_schedule_shorter_than_the_training_says_that_it_holds_its_end_value(ours):
+    with Scheduled(ours(), end=5.0, steps=10) as policy:
+        assert policy.remarks(30) == ["the schedule ends after 10 of 30 steps: the slope stays at 5 from there"]
+        assert policy.remarks(10) == []
+        assert "2 to 5 over 10 steps, exponential, constant afterwards" in str(policy)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

@@ -7,19 +7,22 @@ from .attention import Attention, LivingHeads
 from .copies import carries_foreign_state, copied, is_compiled, unwrapped
 from .finder import around, find_blocks, find_groups, find_layers
 from .group import Block, Group, group_nodes, owners
+from .norms import find_norms, gain_of
 from .outputs import watching
 from .paths import code_paths
 from .snapshot import unchanged
-from .source import Firing, Source, reading
+from .source import Firing, Gradient, Membrane, Source, reading
 from .tap import Tap
-from .target import NodeSlopes, is_node, nodes_of
+from .target import NodeSlopes, is_node, nodes_of, require_open
 
 __all__ = [
     "Attention",
     "Block",
     "Firing",
+    "Gradient",
     "Group",
     "LivingHeads",
+    "Membrane",
     "NodeSlopes",
     "Source",
     "Tap",
@@ -30,12 +33,15 @@ __all__ = [
     "find_blocks",
     "find_groups",
     "find_layers",
+    "find_norms",
+    "gain_of",
     "group_nodes",
     "is_compiled",
     "is_node",
     "nodes_of",
     "owners",
     "reading",
+    "require_open",
     "unchanged",
     "unwrapped",
     "watching",

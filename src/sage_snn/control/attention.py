@@ -5,7 +5,7 @@ T time steps, B batch, H heads, N tokens, K head width, C = H * K channels.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ class Attention:
     read_spikes: Callable[[], tuple[Tensor, Tensor]] | None = None
     channels: int | None = None
     pool: Callable[[Tensor], Tensor] | None = None
+    gives: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
         if self.read_spikes is None and (self.query is None or self.key is None):

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,11 +45,26 @@ class Tap:
         self._handles: list[Any] = []
         if source.read is None:
             modules = source.modules()
-            self._handles = [module.register_forward_hook(_Hook(self, role)) for role, module in modules.items()]
+            self._handles = self._listen(modules)
             if holder is not None and len(modules) > 1:
                 self._handles.append(holder.register_forward_pre_hook(_EntryHook(self._collector)))
             foreign = [module for module in modules.values() if carries_foreign_state(module)]
             self._handles += [module.register_forward_pre_hook(_StateHook()) for module in foreign]
+
+    def _listen(self, modules: dict[str, nn.Module]) -> list[Any]:
+        """To the outputs of modules, or to what a source of insides has a node hand over."""
+        listen = getattr(self.source, "listen", None)
+        if listen is None:
+            return [module.register_forward_hook(_Hook(self, role)) for role, module in modules.items()]
+        ((role, node),) = modules.items()
+        after_backward = self.source.gives == "gradient"  # pyright: ignore[reportAttributeAccessIssue]
+        take = self._take_gradients if after_backward else partial(self.receive, role, node)
+        return [listen(take, self.sums.device)]
+
+    def _take_gradients(self, sums: Tensor) -> None:
+        """A backward pass is no replay of a forward pass: whoever has it wants it read."""
+        if self.active:
+            self.add(sums)
 
     def receive(self, role: str, module: nn.Module, output: Tensor) -> None:
         """Take one module's output; with the last of them, read the signal."""
@@ -64,7 +80,7 @@ class Tap:
         """Add the signal of what a source gave in one pass."""
         count = getattr(self.signal, "rows_read", self.source.rows)  # a signal may read less than the source gives
         rows = count(*arguments)
-        if rows == 0:
+        if isinstance(rows, int) and rows == 0:
             return
         first: Tensor = arguments[0]
         width = self.times * self.source.width
@@ -76,7 +92,10 @@ class Tap:
                 raise ValueError(
                     f"a signal must give {self.times} value per head, ({width},), not {tuple(values.shape)}"
                 )
-            self.sums[:-1].add_(values, alpha=rows)
+            if isinstance(rows, int):
+                self.sums[:-1].add_(values, alpha=rows)
+            else:  # counted on the device: asking for the number would stall a GPU
+                self.sums[:-1].addcmul_(values, rows.to(values))
             self.sums[-1:].add_(rows)
         self.has_read = True
 

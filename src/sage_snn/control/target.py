@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..compat import copy_each
 from ..neurons import DietLIF, LIFNode, RateIF, STDBNode, surrogate_shape
-from ..surrogate import SHAPES, Slope, TensorSurrogate, WrittenSlope
+from ..surrogate import SHAPES, MixedSurrogate, Slope, TensorSurrogate, WrittenSlope
 
 
 def is_node(module: nn.Module) -> bool:
@@ -20,6 +20,21 @@ def is_node(module: nn.Module) -> bool:
 def nodes_of(module: nn.Module) -> list[nn.Module]:
     """All spiking nodes with a slope in a module, in order."""
     return [m for m in module.modules() if is_node(m)]
+
+
+def require_open(nodes: Iterable[nn.Module], what: str) -> None:
+    """Raise unless every node shows its insides and takes other constants: ours, with a surrogate that we know."""
+    for node in nodes:
+        kind = f"{type(node).__module__.partition('.')[0]}'s {type(node).__name__}"
+        forward = getattr(type(node), "multi_step_functional_forward", None)
+        if not isinstance(node, LIFNode) or forward is not LIFNode.multi_step_functional_forward:
+            raise ValueError(
+                f"{kind} keeps {what} to itself; build the network with sage_snn.LIFNode, "
+                "or call sage_snn.deploy.accelerate(model), which turns SpikingJelly's LIF nodes into ours"
+            )
+        if surrogate_shape(node) is None:
+            surrogate = type(node.surrogate_function).__name__
+            raise ValueError(f"a node with {surrogate} keeps {what} to itself; use one of {', '.join(SHAPES)}")
 
 
 class NodeSlopes:
@@ -61,7 +76,10 @@ class NodeSlopes:
                 raise ValueError(f"no gradient is defined for the slope of {kind}; use one of {', '.join(SHAPES)}")
             if every_step and not isinstance(node, LIFNode):
                 kind = type(node).__name__
-                raise ValueError(f"a slope per time step needs sage_snn.neurons.LIFNode in place of {kind}")
+                raise ValueError(
+                    f"a slope per time step needs sage_snn.neurons.LIFNode in place of {kind}; "
+                    "sage_snn.deploy.accelerate(model) turns SpikingJelly's LIF nodes into it"
+                )
 
     def learn(self, slopes: Iterable[Slope]) -> None:
         """Give every node a slope that is computed anew in each forward pass."""
@@ -73,8 +91,17 @@ class NodeSlopes:
                 assert shape is not None
                 node.surrogate_function = _instead(node.surrogate_function, TensorSurrogate(shape, slope))
 
+    def replace(self, surrogates: Iterable[TensorSurrogate]) -> None:
+        """Give every node another surrogate: none that a kernel knows, so that it runs in a plain loop over time."""
+        for node, surrogate in zip(self.nodes, surrogates, strict=True):
+            node.surrogate_function = _instead(node.surrogate_function, surrogate.train(node.training))
+
+    def shapes(self) -> list[str]:
+        """Of the nodes' own surrogates; `require_shapes` has made sure of them."""
+        return [type(original).__name__ for original in self._originals]
+
     def write(self, values: Tensor) -> None:
-        """Write one value per node (nodes,)."""
+        """Write one value per node (nodes,), or one per node and time step (nodes, T), which our nodes take."""
         live: list[tuple[Tensor, Tensor]] = []
         for node, value, ours in self._with(values.unbind()):
             if ours and node.slope.live:
@@ -114,6 +141,8 @@ def _original(surrogate: Any) -> Any:
 def _path(node: nn.Module, ours: bool) -> str:
     if ours:
         return "of ours, slope in a tensor"
+    if isinstance(node.surrogate_function, MixedSurrogate):
+        return "with spikes and smooth values mixed in training: a plain loop over time, for which there is no kernel"
     in_tensor = isinstance(node.surrogate_function, TensorSurrogate)
     if isinstance(node, RateIF | DietLIF | STDBNode):
         kept = "in a tensor" if in_tensor else "a number"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..control import copied, find_blocks, is_node, unwrapped
 from ..encoding import SignedPoisson
 from ..models import Spikformer, official_state_dict
-from ..neurons import DietLIF, RateIF, STDBNode, spikingjelly_nodes
+from ..neurons import DietLIF, LIFNode, RateIF, STDBNode, spikingjelly_nodes
 from .plain import plain
 
 Card = Mapping[str, Any]
@@ -33,6 +33,10 @@ _IN_NIR = (
 )
 
 
+# SpikingJelly's NIR exporter asks a node what it was built with; the authors' model has no such names.
+_WITHOUT_CONSTANTS = ("nir", "official")
+
+
 class ExportError(RuntimeError):
     """A network that the format cannot hold, or a file that cannot be written; the message says what to do."""
 
@@ -42,6 +46,7 @@ def formats(model: nn.Module) -> list[str]:
     network = unwrapped(model)
     impossible = {"nir"} if _not_in_nir(network) else set[str]()
     impossible |= set() if isinstance(network, Spikformer) else {"official"}
+    impossible |= set(_WITHOUT_CONSTANTS) if _nodes_with_constants(network) else set()
     return [name for name in SUFFIXES if name not in impossible]
 
 
@@ -62,6 +67,11 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: M
         raise ExportError(f"cannot export to {to!r}; choose one of {', '.join(writers)}")
     path = Path(path)
     (network,) = copied(unwrapped(model))
+    if to in _WITHOUT_CONSTANTS and (changed := _nodes_with_constants(network)):
+        raise ExportError(
+            f"{changed[0]} has a threshold or a time constant that belongs to this network, which {to} cannot hold; "
+            "export to onnx or safetensors"
+        )
     network.cpu().eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,6 +172,12 @@ def _write_nir(network: nn.Module, path: Path, example: Tensor, card: Card) -> N
         ) from error
 
 
+def _nodes_with_constants(network: nn.Module) -> list[str]:
+    """Names of the LIF nodes whose constants are in the state dict."""
+    nodes = [(name, node) for name, node in network.named_modules() if isinstance(node, LIFNode)]
+    return [name for name, node in nodes if node.threshold is not None or node.time_constant is not None]
+
+
 def _not_in_nir(network: nn.Module) -> list[str]:
     """Kinds of layers, and attention, that the exporter would fail on or, worse, leave out."""
     kinds = {type(module).__name__ for module in _layers(network)} - set(_IN_NIR)
@@ -184,7 +200,8 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 def _write_safetensors(network: nn.Module, path: Path, example: Tensor, card: Card) -> None:
     from safetensors.torch import save
 
-    weights = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
+    # Copies: safetensors refuses what nodes share, such as a constant of a group.
+    weights = {name: value.detach().clone().contiguous() for name, value in network.state_dict().items()}
     path.write_bytes(save(weights, metadata=_texts(card) or None))
 
 

@@ -28,24 +28,24 @@ class PlainLIF(nn.Module):
 
     def __init__(self, node: neuron.LIFNode) -> None:
         super().__init__()
-        self.tau, self.threshold, self.reset, self.decay_input = (
-            node.tau,
-            node.v_threshold,
-            node.v_reset,
-            node.decay_input,
-        )
+        # Constants that were trained take the place of those that the node was built with; one of ours may have them.
+        own, tau = (getattr(node, name, None) for name in ("threshold", "time_constant"))
+        self.tau = node.tau if tau is None else tau.item()
+        self.thresholds = [node.v_threshold] if own is None else own.reshape(-1).tolist()
+        self.reset, self.decay_input = node.v_reset, node.decay_input
 
     def forward(self, currents: Tensor) -> Tensor:
         """Currents (T, ...) -> spikes (T, ...), to the bit those of the node."""
         rest = self.reset or 0.0
         v = torch.full_like(currents[0], rest)
         spikes: list[Tensor] = []
-        for current in currents.unbind():
+        every = self.thresholds if len(self.thresholds) > 1 else self.thresholds * len(currents)
+        for current, threshold in zip(currents.unbind(), every, strict=True):
             above_rest = v - rest if rest else v
             charged = v + (current - above_rest) / self.tau if self.decay_input else v - above_rest / self.tau + current
-            fires = charged >= self.threshold
+            fires = charged >= threshold
             spikes.append(fires.to(charged.dtype))
-            v = charged - spikes[-1] * self.threshold if self.reset is None else torch.where(fires, rest, charged)
+            v = charged - spikes[-1] * threshold if self.reset is None else torch.where(fires, rest, charged)
         return torch.stack(spikes)
 
 

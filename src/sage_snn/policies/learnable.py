@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..compat import precise
 from ..control import Group, group_nodes, nodes_of, owners
 from ..surrogate import LearntSlope, log_slope
-from .policy import BASE, Policy, chosen_groups, device_of, ranks
+from .policy import BASE, Policy, chosen_groups, device_of, ranks, time_steps_of
 
 
 class Learnable(Policy):
@@ -34,7 +34,7 @@ class Learnable(Policy):
             raise ValueError(f"per must be 'network', 'block', 'layer' or 'time', not {per!r}")
         groups = chosen_groups(model, blocks, groups)
         nodes = group_nodes(groups) if per == "block" else nodes_of(model)
-        steps = (time_steps or _time_steps(model)) if per == "time" else None
+        steps = (time_steps or time_steps_of(model)) if per == "time" else None
         count = {"network": 1, "time": 1, "block": len(groups), "layer": len(nodes)}[per]
         parameters = [log_slope(slope, steps) for _ in range(count)]
         super().__init__(model, nodes, groups)
@@ -50,7 +50,10 @@ class Learnable(Policy):
         owner = owners(groups, nodes) if per == "block" else [i if per == "layer" else 0 for i in range(len(nodes))]
         self._of_node = [self._parameters[i] for i in owner]
         ratios = [base / BASE for base in self._nodes.bases]
-        self._nodes.learn(LearntSlope(p, r) for p, r in zip(self._of_node, ratios, strict=True))
+        self._put([LearntSlope(p, r) for p, r in zip(self._of_node, ratios, strict=True)])
+
+    def _put(self, slopes: list[LearntSlope]) -> None:
+        self._nodes.learn(slopes)
 
     @property
     def slopes(self) -> Tensor:
@@ -87,11 +90,3 @@ def _average_gradient(parameter: Tensor) -> None:
     if ranks() > 1 and parameter.grad is not None:
         dist.all_reduce(parameter.grad)
         parameter.grad /= ranks()
-
-
-def _time_steps(model: nn.Module) -> int:
-    for module in model.modules():
-        steps = getattr(module, "time_steps", None) or getattr(module, "T", None)
-        if isinstance(steps, int):
-            return steps
-    raise ValueError("per='time' needs the number of time steps; pass time_steps=")

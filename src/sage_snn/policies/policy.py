@@ -103,6 +103,10 @@ class Policy:
         paths += [f"  {line}" for line in code_paths(model)] if model is not None else []
         return "\n".join([f"{type(self).__name__} on {len(self.groups)} blocks", *paths])
 
+    def remarks(self, steps: int) -> list[str]:
+        """What whoever starts a training of so many steps should know."""
+        return []
+
     def remove(self) -> None:
         """Give the model back exactly as it was; harmless the second time."""
         if self._is_attached:
@@ -144,6 +148,15 @@ def chosen_groups(model: nn.Module, blocks: Sequence[Group] | None, groups: Sequ
 def ranks() -> int:
     """Number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def time_steps_of(model: nn.Module) -> int:
+    """The number of time steps that a network says it has."""
+    for module in model.modules():
+        steps = getattr(module, "time_steps", None) or getattr(module, "T", None)
+        if isinstance(steps, int):
+            return steps
+    raise ValueError("a slope per time step needs the number of time steps; pass time_steps=")
 
 
 def device_of(model: nn.Module) -> torch.device:

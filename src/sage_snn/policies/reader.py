@@ -10,11 +10,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..control import Firing, Group, Tap, around, carries_foreign_state, find_blocks, find_groups
-from ..signals import SPREADS, FiringRate, HeadEntropy, Signal, Spread
+from ..control import (
+    Firing,
+    Gradient,
+    Group,
+    Membrane,
+    Tap,
+    around,
+    carries_foreign_state,
+    find_blocks,
+    find_groups,
+)
+from ..signals import SPREADS, FiringRate, GradientGain, HeadEntropy, NearThreshold, Signal, Spread
 from .policy import ranks
 
-SourceName = Literal["attention", "firing"]
+SourceName = Literal["attention", "firing", "membrane", "gradient"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,11 @@ class Usual:
 DEFAULTS: dict[str, Usual] = {
     "attention": Usual(HeadEntropy(temperature=0.25), "std"),
     "firing": Usual(FiringRate(), "mean"),
+    "membrane": Usual(NearThreshold(), "mean"),
+    "gradient": Usual(GradientGain(), "mean"),
 }
+# A source for each node of a group; attention belongs to the group as a whole.
+OF_NODES: dict[str, Callable[[nn.Module], Any]] = {"firing": Firing, "membrane": Membrane, "gradient": Gradient}
 
 
 def chosen_reading(source: str, signal: Signal | None, spread: str | Spread | None) -> tuple[Signal, Spread]:
@@ -44,9 +58,9 @@ def chosen_reading(source: str, signal: Signal | None, spread: str | Spread | No
 
 def readable_groups(model: nn.Module, groups: Sequence[Group] | None, source: SourceName) -> list[Group]:
     """The given groups, or those found in the model, each with something to read."""
-    if source == "firing":
+    if source in OF_NODES:
         nodes = [(g.neurons, g.name) for g in (find_groups(model) if groups is None else groups)]
-        return [Group(neurons, name, [Firing(node) for node in neurons]) for neurons, name in nodes]
+        return [Group(neurons, name, [OF_NODES[source](node) for node in neurons]) for neurons, name in nodes]
     chosen: list[Group] = [*(find_blocks(model) if groups is None else groups)]
     empty = [str(group.name or i) for i, group in enumerate(chosen) if not group.sources]
     if empty:
@@ -54,6 +68,20 @@ def readable_groups(model: nn.Module, groups: Sequence[Group] | None, source: So
             f"group {', '.join(empty)} has nothing to read; pass source='firing', or give it sources=[...]"
         )
     return chosen
+
+
+def require_readable(signal: Signal, groups: Sequence[Group]) -> None:
+    """Refuse a signal that is made for another source; one of a user's own that does not say may read anything."""
+    wanted = getattr(signal, "reads", None)
+    for group in groups:
+        for source in group.sources:
+            given = getattr(source, "gives", wanted)
+            if wanted not in (None, given):
+                fits = [type(usual.signal).__name__ for name, usual in DEFAULTS.items() if name == given]
+                raise ValueError(
+                    f"{type(signal).__name__} reads {wanted}, and group {group.name} gives {given} ({source}); "
+                    f"pass source={wanted!r} where the network has it, or a signal of {given} such as {fits[0]}"
+                )
 
 
 class Reader:

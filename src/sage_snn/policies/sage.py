@@ -14,7 +14,7 @@ from ..laws import DeadZoneTanh, Law, check_law
 from ..signals import SPREADS, Signal, Spread, check_spread
 from ..statistics import History, Statistics
 from .policy import BASE, Policy, device_of
-from .reader import Reader, SourceName, chosen_reading, readable_groups
+from .reader import Reader, SourceName, chosen_reading, readable_groups, require_readable
 from .settings import differences, functions_among, parse_settings, settings_of
 
 RECOMPILES = (
@@ -53,6 +53,7 @@ class SAGE(Policy):
             raise ValueError("blocks= and groups= name the same thing; pass one of them")
         self.signal, self.spread = chosen_reading(source, signal, spread)
         groups = readable_groups(model, blocks if groups is None else groups, source)
+        require_readable(self.signal, groups)
         check_spread(self.spread, {group.width for group in groups})
         check_law(law, torch.zeros(len(groups), dtype=precise(device_of(model)), device=device_of(model)))
         nodes, owner = _nodes_and_owners(model, groups, neurons)
@@ -92,6 +93,8 @@ class SAGE(Policy):
     def _attach(self, device: torch.device) -> None:
         if self.same_step and not all(self._nodes.takes_tensor):
             raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
+        if self.same_step and any(getattr(s, "gives", None) == "gradient" for g in self.groups for s in g.sources):
+            raise ValueError("gradients are there after backward(), too late for same_step=True; leave it out")
         self._nodes.hold(live=self.same_step, device=device)
         model = self._model()
         assert model is not None

@@ -60,7 +60,9 @@ class Scheduled(Policy):
     @property
     def slope(self) -> float:
         """The slope in force."""
-        share = min(self._done / self.steps, 1.0)
+        return self._at(min(self._done / self.steps, 1.0))
+
+    def _at(self, share: float) -> float:
         if isinstance(self.shape, str):
             return WAYS[self.shape](self.start, self.end, share)
         return float(self.shape(share))
@@ -100,7 +102,15 @@ class Scheduled(Policy):
         self._done = int(state["steps"])
         self._write()
 
+    def remarks(self, steps: int) -> list[str]:
+        """Where a schedule that is shorter than the training stays."""
+        if self.steps >= steps:
+            return []
+        return [
+            f"the schedule ends after {self.steps} of {steps} steps: the slope stays at {self._at(1.0):g} from there"
+        ]
+
     def describe(self) -> str:
         """The schedule besides what every policy tells."""
-        way = f"{self.start:g} to {self.end:g} over {self.steps} steps, {settings_of(self.shape)}"
+        way = f"{self.start:g} to {self.end:g} over {self.steps} steps, {settings_of(self.shape)}, constant afterwards"
         return f"{super().describe()}\n  slope {self.slope:.4g} after {self._done} steps: {way}"

@@ -83,11 +83,96 @@ class LearnablePart(PolicyPart):
         return Learnable(model, self.per, slope=self.slope)
 
 
+class MPDAGLPart(PolicyPart):
+    """Slopes from the normalisation before each node."""
+
+    kind: Literal["mpd_agl"] = "mpd_agl"
+
+    @blaming("policy")
+    def build(self, model: "nn.Module", steps_per_epoch: int, seed: int) -> "Policy":
+        """Attach the policy to the model."""
+        from ..policies import MPD_AGL
+
+        return MPD_AGL(model)
+
+
+class DSATGOPart(PolicyPart):
+    """Thresholds from the membranes, and slopes from the thresholds; changes the forward pass."""
+
+    kind: Literal["ds_atgo"] = "ds_atgo"
+    threshold_momentum: float = Field(default=0.1, ge=0, le=1)
+    width: float = Field(default=1.0, gt=0)
+
+    @blaming("policy")
+    def build(self, model: "nn.Module", steps_per_epoch: int, seed: int) -> "Policy":
+        """Attach the policy to the model."""
+        from ..policies import DS_ATGO
+
+        return DS_ATGO(model, momentum=self.threshold_momentum, width=self.width)
+
+
+class ASGLPart(PolicyPart):
+    """Smooth values among the spikes in training, and slopes trained with the weights."""
+
+    kind: Literal["asgl"] = "asgl"
+    p: float = Field(default=0.2, ge=0, le=1)
+    slope: float = Field(default=BASE, gt=0)
+
+    @blaming("policy")
+    def build(self, model: "nn.Module", steps_per_epoch: int, seed: int) -> "Policy":
+        """Attach the policy to the model; `seed` is that of the masks."""
+        from ..policies import ASGL
+
+        return ASGL(model, self.p, slope=self.slope, seed=seed)
+
+
+class GainMatchedPart(PolicyPart):
+    """Slopes under which gradients keep their size."""
+
+    kind: Literal["gain_matched"] = "gain_matched"
+    rate: float = Field(default=0.05, ge=0)
+    slope_low: float = Field(default=1.0, gt=0, le=BASE)
+    slope_high: float = Field(default=16.0, ge=BASE)
+
+    @blaming("policy")
+    def build(self, model: "nn.Module", steps_per_epoch: int, seed: int) -> "Policy":
+        """Attach the policy to the model."""
+        from ..policies import GainMatched
+
+        return GainMatched(model, rate=self.rate, low=self.slope_low, high=self.slope_high)
+
+
+class ConstantsPart(PolicyPart):
+    """Thresholds or time constants trained with the weights; changes the forward pass."""
+
+    kind: Literal["learnable_constants"] = "learnable_constants"
+    target: Literal["threshold", "time_constant"] = "threshold"
+    constants_per: Literal["layer", "group"] = "layer"
+
+    @blaming("policy")
+    def build(self, model: "nn.Module", steps_per_epoch: int, seed: int) -> "Policy":
+        """Attach the policy to the model."""
+        from ..policies import LearnableConstants
+
+        return LearnableConstants(model, self.target, per=self.constants_per)
+
+
 class SagePart(PolicyPart):
-    """Slopes that follow a signal of the attention heads."""
+    """Slopes that follow a signal of the attention heads, or of the nodes; `spread` is that over heads."""
 
     kind: Literal["sage"] = "sage"
-    signal: Literal["entropy", "gini", "random", "constant"] = "entropy"
+    signal: Literal[
+        "entropy",
+        "gini",
+        "random",
+        "constant",
+        "firing_rate",
+        "silent_share",
+        "membrane_mean",
+        "membrane_deviation",
+        "near_threshold",
+        "gradient_gain",
+    ] = "entropy"
     spread: Literal["std", "sample_std", "mean"] = "std"
     temperature: float = Field(default=0.25, gt=0)
     decay: float = Field(default=0.95, ge=0, lt=1)
@@ -120,11 +205,13 @@ class SagePart(PolicyPart):
         from ..policies import SAGE
         from ..statistics import Statistics
 
+        signal: Any = self.build_signal(seed)
         return SAGE(
             model,
             warmup_steps=round(self.warmup_epochs * steps_per_epoch),
-            signal=self.build_signal(seed),
-            spread=self.spread,
+            source=signal.reads,
+            signal=signal,
+            spread=self.spread if signal.reads == "attention" else None,
             statistics=Statistics(**self._chosen(Statistics)),
             law=DeadZoneTanh(**self._chosen(DeadZoneTanh)),
             neurons=self.neurons,
@@ -133,13 +220,19 @@ class SagePart(PolicyPart):
 
     def build_signal(self, seed: int) -> "Signal":
         """What SAGE reads."""
-        from ..signals import Constant, HeadEntropy, HeadGini, Random
+        from .. import signals
 
         return {
-            "entropy": lambda: HeadEntropy(self.temperature),
-            "gini": lambda: HeadGini(self.temperature),
-            "random": lambda: Random(seed),
-            "constant": Constant,
+            "entropy": lambda: signals.HeadEntropy(self.temperature),
+            "gini": lambda: signals.HeadGini(self.temperature),
+            "random": lambda: signals.Random(seed),
+            "constant": signals.Constant,
+            "firing_rate": signals.FiringRate,
+            "silent_share": signals.SilentShare,
+            "membrane_mean": signals.MembraneMean,
+            "membrane_deviation": signals.MembraneDeviation,
+            "near_threshold": signals.NearThreshold,
+            "gradient_gain": signals.GradientGain,
         }[self.signal]()
 
     def _chosen(self, kind: type) -> dict[str, Any]:
@@ -203,5 +296,18 @@ def _cross_entropy(model: "nn.Module") -> "Loss":
     return lambda batch: cross_entropy(model(batch[0]), batch[1])
 
 
-AnyPolicy = FixedPart | ScheduledPart | LearnablePart | SagePart | AlignedPart | DGSPart | NonePart
+AnyPolicy = (
+    FixedPart
+    | ScheduledPart
+    | LearnablePart
+    | SagePart
+    | NonePart
+    | AlignedPart
+    | DGSPart
+    | MPDAGLPart
+    | DSATGOPart
+    | ASGLPart
+    | GainMatchedPart
+    | ConstantsPart
+)
 POLICIES = Family(AnyPolicy, default="sage")

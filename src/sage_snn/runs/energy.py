@@ -10,6 +10,7 @@ costs nothing. The first convolution sees real-valued images; an image that stan
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from ..compat import AnyBatchNorm
 from ..control import is_node, watching
-from ..neurons import RateIF
+from ..neurons import LIFNode, RateIF
 from .silence import silent_from
 
 MAC_PJ, AC_PJ = 4.6, 0.9
@@ -110,7 +111,7 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
         with watching(rates.looks()), DispatchCounterMode([synops, macs]):
             network(batch)
         functional.reset_net(network)
-        with DispatchCounterMode([ann]):
+        with _one_step(network), DispatchCounterMode([ann]):
             network(batch.unsqueeze(0) if still else batch[:1])
     layers: dict[str, Layer] = {}
     for field, counter in (("acs", synops), ("macs", macs), ("ann_macs", ann)):
@@ -120,6 +121,19 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
         layers.setdefault(_layer_name(network, name), Layer()).firing_rate = rate
     order = [_layer_name(network, name) for name, _ in network.named_modules()]
     return Activity(images, dict(sorted(layers.items(), key=lambda item: order.index(item[0]))))
+
+
+@contextmanager
+def _one_step(network: nn.Module) -> Iterator[None]:
+    """Inside, nodes that have a threshold per time step have that of the first only."""
+    held = [(m, m.threshold) for m in network.modules() if isinstance(m, LIFNode) and m.threshold is not None]
+    for node, threshold in held:
+        node.set_constants(threshold.detach().flatten()[0], node.time_constant)
+    try:
+        yield
+    finally:
+        for node, threshold in held:
+            node.set_constants(threshold, node.time_constant)
 
 
 def spike_counters(heights: Sequence[float] = (1.0,)) -> tuple[SynOpCounter, MACCounter]:

@@ -91,6 +91,8 @@ class Training:
         metrics: dict[str, Any] = {}
         with self.display, stopping_politely() as stop, self._curves() as curves:
             self.display.say(f"{self.folder.path}: {', '.join(applied['in short'])}")
+            for remark in self.policy.remarks(self.recipe.total_epochs * self.steps_per_epoch):
+                self.display.say(remark)
             while self.epoch < self.recipe.total_epochs:
                 with refusing_to_wait(self.fabric.world_size):
                     self._train_epoch(stop)
@@ -253,7 +255,8 @@ class Training:
         self.steps_per_epoch = min(whole, recipe.max_steps_per_epoch or whole)
 
     def _weights(self) -> dict[str, Tensor]:
-        return {name: value.detach().cpu().contiguous() for name, value in self.network.state_dict().items()}
+        # Copies: safetensors refuses what nodes share, such as a constant of a group.
+        return {name: value.detach().cpu().clone().contiguous() for name, value in self.network.state_dict().items()}
 
     def _synchronised(self, last: bool) -> Any:
         """Gradients travel between ranks with the last micro-batch only."""

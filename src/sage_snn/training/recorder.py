@@ -8,11 +8,29 @@ import torch
 from torch import Tensor
 
 from ..policies import Policy
-from ..signals import FiringRate, HeadEntropy, HeadGini
+from ..signals import (
+    FiringRate,
+    GradientGain,
+    HeadEntropy,
+    HeadGini,
+    MembraneDeviation,
+    MembraneMean,
+    NearThreshold,
+    SilentShare,
+)
 
 # Column -> what a policy calls it; a policy that reads nothing has slopes only.
 _MEASURES = {"slope": "slopes", "dispersion": "dispersion", "zscore": "zscores"}
-_COLUMNS = {HeadEntropy: "entropy", HeadGini: "gini", FiringRate: "firing_rate"}
+_COLUMNS = {
+    HeadEntropy: "entropy",
+    HeadGini: "gini",
+    FiringRate: "firing_rate",
+    SilentShare: "silent_share",
+    MembraneMean: "membrane_mean",
+    MembraneDeviation: "membrane_deviation",
+    NearThreshold: "near_threshold",
+    GradientGain: "gradient_gain",
+}
 
 
 def readings_column(policy: Policy) -> str:
