@@ -24,7 +24,8 @@ def find_blocks(model: nn.Module) -> list[Block]:
         fields = _attention_fields(attention)
         assert fields is not None
         _refuse_odd_heads(_plain(name), fields)
-        blocks.append(Block(nodes_of(whole), name=_plain(name), attention=nodes_of(attention), **fields))
+        inside = {"attention": nodes_of(attention), "by_head": _nodes_by_head(attention)}
+        blocks.append(Block(nodes_of(whole), name=_plain(name), **inside, **fields))
     if not blocks:
         kind = type(unwrapped(model)).__name__
         raise ValueError(f"no spiking self-attention found in {kind}; pass blocks=[Block(...)]")
@@ -81,6 +82,12 @@ def _query_and_key(module: nn.Module) -> dict[str, Any] | None:
     if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # our own
         return {"query": query, "key": key, "layout": "TBCN"}
     return None
+
+
+def _nodes_by_head(attention: nn.Module) -> list[nn.Module]:
+    """Of query, key, value (one node or several) and of what they come to, by the names of their parts."""
+    parts = {"query", "key", "value", "lif"} | {f"{part}_lif" for part in ("q", "k", "v", "qk", "qkv", "attn")}
+    return [node for name, part in attention.named_children() if name in parts for node in nodes_of(part)]
 
 
 def _layout(attention: nn.Module) -> Layout:
