@@ -63,9 +63,12 @@ class NormLIF(nn.Module):
     def fire(self, currents: Tensor, times: int, residual: Tensor | None = None) -> Tensor:
         """Spikes (T, B, C', ...) of the synapses' output (T*B, C', ...)."""
         if self.why_not_fused(currents) is None:
-            slope, membrane, shape = self.lif.dynamics(currents)  # pyright: ignore[reportCallIssue]
+            node: Any = self.lif
+            sizes = times, currents.shape[0] // times, *currents.shape[1:]
+            slope, membrane, shape = node.dynamics(currents, sizes)
             added = None if residual is None else residual.flatten(0, 1)
-            spikes = batch_norm_lif(self.norm, currents, slope, membrane, times, shape, added)  # pyright: ignore
+            norm: Any = self.norm
+            spikes = batch_norm_lif(norm, currents, slope, membrane, times, shape, added, node.watch)
             return self.lif(spikes.unflatten(0, (times, -1)), fired=True)
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
         normal = self.norm(currents.contiguous()).unflatten(0, (times, -1))

@@ -4,7 +4,6 @@ from spikingjelly.activation_based import neuron
 from torch import nn
 
 from ..neurons import LIFNode, surrogate_shape
-from ..replay import Starts
 
 
 def accelerate(model: nn.Module) -> nn.Module:
@@ -17,5 +16,5 @@ def accelerate(model: nn.Module) -> nn.Module:
     plain = [m for m in model.modules() if type(m) is neuron.LIFNode and surrogate_shape(m) is not None]
     for node in plain:
         node.__class__ = LIFNode
-        vars(node).update(carry_state=True, slope=None, starts=Starts())
+        node.equip(carry_state=True)  # pyright: ignore[reportAttributeAccessIssue]
     return model

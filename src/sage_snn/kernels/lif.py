@@ -1,6 +1,6 @@
 """Leaky integrate-and-fire over time, forward and backward: a C++ kernel and its twin in plain torch.
 
-T time steps first: currents (T, ...), membrane (...). The slope is a tensor: () for all steps, (T,) one per step.
+T time steps first: currents (T, ...), membrane (...). The slope is a tensor, in the shapes of slopes.py.
 """
 
 from dataclasses import dataclass
@@ -10,109 +10,89 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..compat import precise
 from .calls import SHAPE_CODES, SUFFIX, function, inverse, memory_order, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
+from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants
 from .path import path
-
-
-@dataclass(frozen=True)
-class Membrane:
-    """Constants of an LIF neuron; `reset` None means that a spike subtracts the threshold."""
-
-    tau: float = 2.0
-    threshold: float = 1.0
-    reset: float | None = 0.0
-    decay_input: bool = True
-    detach_reset: bool = False
-
-    @property
-    def rest(self) -> float:
-        """Membrane that decays to nothing."""
-        return 0.0 if self.reset is None else self.reset
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the forward pass depends on, as operators take it."""
-        return {"tau": self.tau, "threshold": self.threshold, "reset": self.reset, "decay_input": self.decay_input}
-
-    @property
-    def arguments(self) -> tuple[float, float, float, bool, bool]:
-        """The same as the C++ takes it: tau, threshold, reset, whether it is hard, whether the input decays."""
-        return self.tau, self.threshold, self.reset or 0.0, self.reset is not None, self.decay_input
-
-    def charge(self, current: Tensor, v: Tensor) -> Tensor:
-        """Membrane before firing."""
-        if self.decay_input:
-            return v + (current - (v - self.rest)) / self.tau
-        return v - (v - self.rest) / self.tau + current
-
-    def after(self, charged: Tensor, spike: Tensor) -> Tensor:
-        """Membrane after firing."""
-        if self.reset is None:
-            return charged - spike * self.threshold
-        return spike * self.reset + (1 - spike) * charged
-
-    def reset_gradients(self, charged: Tensor, spike: Tensor) -> tuple[Tensor | float, Tensor | float]:
-        """Derivatives of the membrane after firing: with respect to the charged membrane, and to the spike."""
-        through_membrane = 1.0 if self.reset is None else 1 - spike
-        if self.detach_reset:
-            return through_membrane, 0.0
-        return through_membrane, -self.threshold if self.reset is None else self.reset - charged
+from .slopes import add_at, at_step, over_currents, require_slopes, slope_gradient, slope_values
 
 
 class LIF(torch.autograd.Function):
-    """The twin: `LIF.apply(currents, v, slope, membrane, shape)` -> spikes (T, ...) and the last membrane.
+    """The twin: `LIF.apply(currents, v, slope, membrane, shape)` -> spikes (T, ...), the last membrane, charged ones.
 
     Backward reads the slope tensor that was passed in, as it is *then*: pass a copy to freeze it at its forward value
     (the default of the nodes), pass the controller's own tensor to have backward use what was written in between.
+    `threshold` and `tau` take the place of the membrane's numbers, and get the gradient of the smooth function that the
+    spike stands for (decision 18); `gradients` (2,) gets the sums of squares of the gradients of spikes and currents.
     """
 
     @staticmethod
-    def forward(currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str) -> tuple[Tensor, ...]:
+    def forward(
+        currents: Tensor,
+        v: Tensor,
+        slope: Tensor,
+        membrane: Membrane,
+        shape: str,
+        threshold: Tensor | None = None,
+        tau: Tensor | None = None,
+        gradients: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
         """Spikes, last membrane, and the charged membranes that backward needs."""
         spikes, charged = torch.empty_like(currents), torch.empty_like(currents, dtype=v.dtype)
+        constants = _in_precision(v.dtype, threshold, tau)
         for t in range(len(currents)):
-            charged[t] = h = membrane.charge(currents[t].to(v.dtype), v)
-            spike = (h >= membrane.threshold).to(v.dtype)
-            v = membrane.after(h, spike)
-            spikes[t] = spike
+            now = membrane.at(t, *constants)
+            charged[t] = h = now.charge(currents[t].to(v.dtype), v)
+            spikes[t] = spike = now.fires(h)
+            v = now.after(h, spike)
         return spikes, v, charged
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep the charged membranes; the slope goes on the context, because saving it would forbid writing it."""
-        _, _, slope, membrane, shape = inputs
+        _, v, ctx.slope, ctx.membrane, ctx.shape, threshold, tau, _ = inputs
         charged = output[2]
         ctx.mark_non_differentiable(charged)
-        ctx.save_for_backward(charged)
-        ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
+        ctx.save_for_backward(charged, threshold, tau, None if tau is None else v)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of currents, first membrane and slope."""
+        """Gradients of currents, first membrane, slope, threshold and tau; sums of squares."""
         grad_spikes, grad_v, _ = grad_outputs
-        (charged,) = ctx.saved_tensors
-        membrane: Membrane = ctx.membrane
-        slope: Tensor = ctx.slope
-        derivative = DERIVATIVES[ctx.shape]
+        charged, threshold, tau, start = ctx.saved_tensors
+        constants = _in_precision(charged.dtype, threshold, tau)
+        membrane, slope, wants = ctx.membrane, over_currents(ctx.slope, charged.shape), ctx.needs_input_grad
         grad_currents = torch.empty_like(grad_spikes)
-        grad_slope = torch.zeros_like(slope) if ctx.needs_input_grad[2] else None
+        of_slope = torch.zeros_like(slope) if wants[2] else None
+        exact = precise(charged.device)
+        of_threshold, of_tau = (
+            torch.zeros_like(constant, dtype=exact) if constant is not None and wanted else None
+            for constant, wanted in zip(constants, wants[5:7], strict=True)
+        )
         for t in reversed(range(len(charged))):
-            h = charged[t]
-            distance, spike = h - membrane.threshold, (h >= membrane.threshold).to(h.dtype)
-            through_membrane, through_spike = membrane.reset_gradients(h, spike)
+            h, now, step_slope = charged[t], membrane.at(t, *constants), at_step(slope, t, charged.dtype)
+            distance, spike = h - now.threshold, now.fires(h)
+            through_membrane, through_spike = now.reset_gradients(h, spike)
             grad_spike = grad_spikes[t].to(h.dtype) + grad_v * through_spike
-            step_slope = slope[t] if slope.ndim else slope
-            grad_h = grad_spike * derivative(distance, step_slope) + grad_v * through_membrane
-            grad_currents[t] = grad_h / membrane.tau if membrane.decay_input else grad_h
-            grad_v = grad_h - grad_h / membrane.tau
-            if grad_slope is not None:
-                change = (grad_spike * slope_derivative(ctx.shape, distance, step_slope)).sum()
-                grad_slope[t if slope.ndim else ()] += change.to(grad_slope)
-        return grad_currents, grad_v, grad_slope, None, None
+            grad_distance = grad_spike * DERIVATIVES[ctx.shape](distance, step_slope)
+            grad_h = grad_distance + grad_v * through_membrane
+            if of_slope is not None:
+                add_at(of_slope, t, grad_spike * slope_derivative(ctx.shape, distance, step_slope))
+            if of_threshold is not None:
+                add_at(of_threshold, t, -grad_distance if now.hard else -grad_distance - grad_v * spike)
+            if of_tau is not None:
+                last = membrane.at(t - 1, *constants)
+                before = last.after(charged[t - 1], last.fires(charged[t - 1])) if t else start
+                of_tau += (grad_h * now.tau_derivative(h, before)).sum()
+            grad_currents[t] = grad_h / now.tau if now.decay_input else grad_h
+            grad_v = grad_h - grad_h / now.tau
+        squares = sums_of_squares(grad_spikes, grad_currents) if wants[7] else None
+        of_slope = None if of_slope is None else of_slope.view_as(ctx.slope)
+        return grad_currents, grad_v, of_slope, None, None, of_threshold, of_tau, squares
 
 
 class NativeLIF(torch.autograd.Function):
@@ -147,36 +127,56 @@ class NativeLIF(torch.autograd.Function):
         return grads[0], grads[1], grads[2] if wants_slope else None, None, None
 
 
+def _in_precision(dtype: torch.dtype, *constants: Tensor | None) -> tuple[Tensor | None, ...]:
+    return tuple(None if constant is None else constant.detach().to(dtype) for constant in constants)
+
+
+def sums_of_squares(*grads: Tensor) -> Tensor:
+    """One sum per tensor."""
+    return torch.stack([grad.to(precise(grad.device)).square().sum() for grad in grads])
+
+
 def lif(
-    currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str = "Sigmoid"
+    currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str = "Sigmoid", watch: Watch = UNWATCHED
 ) -> tuple[Tensor, Tensor]:
     """Spikes (T, ...) in the currents' precision and the last membrane (...) in the precision of `v`.
 
     A `v` that is one value expanded to its shape (all strides 0) is kept for backward as that one value.
     """
-    require_slopes(slope, len(currents))
-    if v.dtype not in SUFFIX or not v.numel() or not len(currents) or not runs_natively(currents, shape):
-        spikes, last, _ = LIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportGeneralTypeIssues]
-        return spikes, last
+    require_slopes(slope, currents.shape)
+    require_constants(membrane, len(currents))
+    if (
+        v.dtype not in SUFFIX
+        or not v.numel()
+        or not len(currents)
+        or not runs_natively(currents, shape)
+        or not is_plain(slope, membrane, watch)
+    ):
+        return lif_twin(currents, v, slope, membrane, shape, watch)
     if torch.is_grad_enabled() and (currents.requires_grad or v.requires_grad or slope.requires_grad):
         return NativeLIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportReturnType]
     return torch.ops.sage_snn.lif(currents, v, **membrane.options)
 
 
+def is_plain(slope: Tensor, membrane: Membrane, watch: Watch) -> bool:
+    """Numbers for constants, a slope per step at most, and nothing to read."""
+    return slope.ndim < 2 and membrane.tensors == (None, None) and watch is UNWATCHED
+
+
+def lif_twin(
+    currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str, watch: Watch
+) -> tuple[Tensor, Tensor]:
+    """The same in plain torch."""
+    extras = *membrane.tensors, watch.gradients
+    spikes, last, charged = LIF.apply(currents, v, slope, membrane.numbers, shape, *extras)  # pyright: ignore
+    if watch.membranes is not None:
+        watch.membranes(moments(charged, membrane.threshold, watch.near))
+    return spikes, last
+
+
 def runs_natively(x: Tensor, shape: str) -> bool:
     """Whether the C++ takes this tensor and surrogate shape."""
     return path(x) == "C++" and x.is_floating_point() and shape in SHAPE_CODES
-
-
-def require_slopes(slope: Tensor, times: int) -> None:
-    """Refuse a slope per time step that does not fit."""
-    if slope.ndim and len(slope) != times:
-        raise ValueError(f"{len(slope)} slopes, one per time step, do not fit {times} steps; use multi-step mode")
-
-
-def slope_values(slope: Tensor, times: int) -> Tensor:
-    """One float64 per time step, as the C++ reads them."""
-    return slope.detach().to(torch.float64).expand(times).contiguous()
 
 
 MEMBRANE = "float tau, float threshold, float? reset, bool decay_input"
@@ -243,13 +243,6 @@ def _lif_backward(
         *(*membrane.arguments, membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
     return layout.back(grad_x.to(currents.dtype)), layout.back(grad_v), slope_gradient(grad_slope, slope)
-
-
-def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:
-    """Gradient in the shape and precision of the slope from those of the time steps; nothing of nothing."""
-    if grads is None:
-        return slope.new_empty(0)
-    return grads.to(slope.dtype) if slope.ndim else grads.sum().to(slope.dtype)
 
 
 def _fake_lif(currents: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """Batch normalisation and leaky integrate-and-fire in one, from rest: a C++ kernel and its twin in plain torch.
 
 x: (T*B, C, ...) with T time steps, B batch, C channels, which may lie last in memory. Between forward and backward only
-x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor: () for all steps, (T,)
-one per step; backward reads it as it is *then* (see `lif.LIF`).
+x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor, in the shapes of
+slopes.py; backward reads it as it is *then* (see `lif.LIF`).
 """
 
 from typing import Any
@@ -13,7 +13,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .calls import SHAPE_CODES, function, pointer, register
-from .lif import BACKWARD, LIF, MEMBRANE, Membrane, require_slopes, runs_natively, slope_gradient, slope_values
+from .lif import BACKWARD, MEMBRANE, is_plain, lif_twin, runs_natively
+from .membrane import UNWATCHED, Membrane, Watch, require_constants
 from .norm import (
     is_last,
     keep_statistics,
@@ -24,6 +25,7 @@ from .norm import (
     running_statistics,
     values_of,
 )
+from .slopes import require_slopes, slope_gradient, slope_values
 
 
 def batch_norm_lif(
@@ -34,6 +36,7 @@ def batch_norm_lif(
     times: int,
     shape: str = "Sigmoid",
     residual: Tensor | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Tensor:
     """Spikes (T*B, C, ...) of `norm(x)`, with a residual of `norm(x) + residual`.
 
@@ -43,7 +46,11 @@ def batch_norm_lif(
     factor = getattr(norm, "factor", None)
     weight = norm.weight if factor is None else norm.weight * factor
     return norm_lif(
-        *(x, weight, norm.bias, mean, var, slope, membrane, times), **options, shape=shape, residual=residual
+        *(x, weight, norm.bias, mean, var, slope, membrane, times),
+        **options,
+        shape=shape,
+        residual=residual,
+        watch=watch,
     )
 
 
@@ -70,18 +77,20 @@ def norm_lif(
     eps: float = 1e-5,
     shape: str = "Sigmoid",
     residual: Tensor | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Tensor:
     """Spikes (T*B, C, ...) in the precision of x; arguments up to `running_var` and by name as in `F.batch_norm`.
 
     The residual (T*B, C, ...) is added to what has been normalised.
     """
-    require_slopes(slope, times)
+    require_slopes(slope, (times, x.shape[0] // times, *x.shape[1:]))
+    require_constants(membrane, times)
     require_channels(x, weight, bias, running_mean, running_var)
     _require_same_shape(x, residual)
-    if not x.numel() or not runs_natively(x, shape):
+    if not x.numel() or not runs_natively(x, shape) or not is_plain(slope, membrane, watch):
         return norm_lif_twin(
             *(x, weight, bias, running_mean, running_var, slope, membrane, times, training, momentum, eps, shape),
-            residual,
+            *(residual, watch),
         )
     if training:
         require_several_values(x)
@@ -114,6 +123,7 @@ def norm_lif_twin(
     eps: float,
     shape: str,
     residual: Tensor | None = None,
+    watch: Watch = UNWATCHED,
 ) -> Tensor:
     """The same in plain torch, one after the other."""
     normal = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -121,8 +131,7 @@ def norm_lif_twin(
     currents = normal.reshape(times, x.shape[0] // times, *x.shape[1:])
     precision = torch.promote_types(x.dtype, torch.float32)
     v = currents.new_full(currents.shape[1:], membrane.rest, dtype=precision)
-    spikes, _, _ = LIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportGeneralTypeIssues]
-    return spikes.flatten(0, 1)
+    return lif_twin(currents, v, slope, membrane, shape, watch)[0].flatten(0, 1)
 
 
 class NativeNormLIF(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """An LIF node that is a SpikingJelly LIF node and whose surrogate slope may be a tensor."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,13 @@ from torch import Tensor, nn
 
 from ..compat import forward_hooks, has_input_hooks, memories, precise
 from ..kernels.calls import SHAPE_CODES
-from ..kernels.lif import Membrane, lif
+from ..kernels.lif import lif
+from ..kernels.membrane import UNWATCHED, Membrane, Watch
+from ..kernels.slopes import extents, steps_of
 from ..replay import Starts
 from ..surrogate import SHAPES, Slope
+
+CONSTANTS = ("threshold", "time_constant")
 
 
 def surrogate_shape(node: nn.Module) -> str | None:
@@ -25,8 +29,18 @@ def surrogate_shape(node: nn.Module) -> str | None:
 class LIFNode(neuron.LIFNode):
     """SpikingJelly's LIFNode with its own surrogate object, float32 membranes under autocast, and a tensor slope.
 
-    `slope` is None (the surrogate's own alpha), or what a policy put there. `carry_state=False` starts every
-    multi-step call from rest and keeps nothing afterwards, so that nobody has to call `reset_net`.
+    `carry_state=False` starts every multi-step call from rest and keeps nothing afterwards, so that nobody has to call
+    `reset_net`. What a policy may put on a node (T time steps, B batch, C channels, N positions):
+
+    - `slope`: None (the surrogate's own alpha), or a callable that gives (), (T,), or (t, b, c, n), each 1 or full, to
+      broadcast over the currents. If it has a method `begin`, that is called with (T, B, C, N) instead.
+    - `threshold` () or (T,) and `time_constant` (), by `set_constants`: part of the network and of its state dict, in
+      place of `v_threshold` and `tau`. None where there are none.
+    - `membranes`: None, or a callable that is given (T, 4) by every pass in training mode: per step the count, the sum
+      and the sum of squares of charged membrane - threshold, and how many are nearer than `near`. In single-step mode
+      (1, 4) at every step.
+    - `gradients`: None, or a leaf (2,) that wants a gradient, not a Parameter. Every backward pass adds to its `.grad`
+      the sums of squares of the gradients of spikes and of currents.
     """
 
     def __init__(
@@ -45,9 +59,45 @@ class LIFNode(neuron.LIFNode):
         # SpikingJelly's default argument is one object for every node of the process; each of ours has its own.
         function: Any = surrogate.Sigmoid() if surrogate_function is None else surrogate_function
         super().__init__(tau, decay_input, v_threshold, v_reset, function, detach_reset, step_mode, store_v_seq)
+        self.equip(carry_state=carry_state)
+
+    _steps: Iterator[tuple[Tensor, Membrane, str]] | None = None
+
+    def equip(self, *, carry_state: bool) -> None:
+        """Attributes that SpikingJelly's node has not."""
         self.carry_state = carry_state
         self.slope: Slope | None = None
+        self.membranes: Callable[[Tensor], object] | None = None
+        self.near = 0.5
+        self.gradients: Tensor | None = None
         self.starts = Starts()
+        self.register_buffer("threshold", None)
+        self.register_buffer("time_constant", None)
+
+    def set_constants(self, threshold: Tensor | None = None, time_constant: Tensor | None = None) -> None:
+        """Let tensors take the place of `v_threshold` and `tau`, as parameters if they are; None gives those back."""
+        if (threshold is not None or time_constant is not None) and surrogate_shape(self) is None:
+            kind = type(self.surrogate_function).__name__
+            raise ValueError(
+                f"a node with {kind} runs in SpikingJelly's loop, which takes numbers for constants; "
+                f"give it one of the surrogates {', '.join(SHAPES)}"
+            )
+        _require_constant("threshold", threshold, least=0.0, most_axes=1)
+        _require_constant("time_constant", time_constant, least=1.0, most_axes=0)
+        for name, value in zip(CONSTANTS, (threshold, time_constant), strict=True):
+            delattr(self, name)
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """A state dict brings constants with it where the node has none."""
+        own = {name: getattr(self, name) for name in CONSTANTS}
+        missing = [name for name in CONSTANTS if own[name] is None and prefix + name in state_dict]
+        if missing:
+            self.set_constants(**own | {name: state_dict[prefix + name].detach().clone() for name in missing})
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __init_subclass__(cls) -> None:
         unheard = [name for name in ("neuronal_charge", "neuronal_fire", "neuronal_reset") if name in cls.__dict__]
@@ -108,8 +158,8 @@ class LIFNode(neuron.LIFNode):
         if fired:
             return x_seq
         self._begin()
-        if self.store_v_seq and self.slope is not None:
-            with self._slope_step_by_step(self.slope, len(x_seq)):
+        if self.store_v_seq and not self._uses_spikingjelly(x_seq):
+            with self._step_by_step(x_seq):
                 spikes = super().multi_step_forward(x_seq, *args, **kwargs)
         else:
             spikes = super().multi_step_forward(x_seq, *args, **kwargs)
@@ -129,25 +179,49 @@ class LIFNode(neuron.LIFNode):
             return "the kernel lacks the surrogate's shape"
         return None
 
-    def dynamics(self, x: Tensor) -> tuple[Tensor, Membrane, str]:
-        """Slope, constants of the membrane and surrogate shape, for a pass over currents x."""
+    def dynamics(self, x: Tensor, sizes: Sequence[int]) -> tuple[Tensor, Membrane, str]:
+        """Slope, constants and surrogate shape, for a pass over currents x of the sizes (T, B, C, ...)."""
         shape = surrogate_shape(self)
         assert shape is not None, "a policy gives a slope only to nodes whose surrogate shape is known"
         alpha: Any = self.surrogate_function.alpha
         # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
         captured = torch.compiler.is_compiling() and not self.training
-        slope = torch.tensor(float(alpha), dtype=precise(x.device)) if self.slope is None or captured else self.slope()
-        return slope, Membrane(self.tau, self.v_threshold, self.v_reset, self.decay_input, self.detach_reset), shape
+        own = self.slope is None or captured
+        slope = torch.tensor(float(alpha), dtype=precise(x.device)) if own else self._given_slope(sizes)
+        return slope, self._membrane(x.device), shape
+
+    def _given_slope(self, sizes: Sequence[int]) -> Tensor:
+        slope: Any = self.slope
+        return slope.begin(extents(sizes)) if hasattr(slope, "begin") else slope()
+
+    def _membrane(self, device: torch.device) -> Membrane:
+        # Copies: backward uses the constants that its forward pass had, whenever a policy writes the next ones.
+        threshold = self.v_threshold if self.threshold is None else self.threshold.to(device, copy=True)
+        tau = self.tau if self.time_constant is None else self.time_constant.to(device, copy=True)
+        return Membrane(tau, threshold, self.v_reset, self.decay_input, self.detach_reset)
+
+    @property
+    def watch(self) -> Watch:
+        """What is read of a pass."""
+        membranes = self.membranes if self.training else None
+        return (
+            UNWATCHED if membranes is None and self.gradients is None else Watch(membranes, self.near, self.gradients)
+        )
 
     @contextmanager
-    def _slope_step_by_step(self, slope: Slope, steps: int) -> Iterator[None]:
-        """To store membranes, SpikingJelly asks for one step after the other: each gets its own slope."""
-        each = iter(slope().expand(steps))
-        self.slope = lambda: next(each)
+    def _step_by_step(self, x_seq: Tensor) -> Iterator[None]:
+        """To store membranes, SpikingJelly asks for one step after the other: each gets what belongs to it."""
+        slope, membrane, shape = self.dynamics(x_seq, x_seq.shape)
+        membranes, seen, steps = self.membranes, list[Tensor](), len(x_seq)
+        each = [membrane.at(t, *membrane.tensors) for t in range(steps)]
+        self._steps = iter((*now, shape) for now in zip(steps_of(slope, steps), each, strict=True))
+        self.membranes = None if membranes is None else seen.append
         try:
             yield
         finally:
-            self.slope = slope
+            self._steps, self.membranes = None, membranes
+        if membranes is not None and seen:
+            membranes(torch.cat(seen))
 
     @property
     def _rest(self) -> float:
@@ -155,11 +229,23 @@ class LIFNode(neuron.LIFNode):
 
     def _uses_spikingjelly(self, x: Tensor) -> bool:
         """Its registered op is the fast path on a GPU; foreign surrogates run through its reference loop."""
-        return self.slope is None and (x.is_cuda or surrogate_shape(self) is None)
+        held = (self.slope, self.threshold, self.time_constant, self.membranes, self.gradients)
+        return all(value is None for value in held) and (x.is_cuda or surrogate_shape(self) is None)
 
     def _fire(self, x_seq: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         x_seq = x_seq if x_seq.is_floating_point() else x_seq.to(v.dtype)  # events are counted in whole numbers
-        return lif(x_seq, v, *self.dynamics(x_seq))
+        dynamics = self.dynamics(x_seq, x_seq.shape) if self._steps is None else next(self._steps)
+        return lif(x_seq, v, *dynamics, self.watch)
+
+
+def _require_constant(name: str, value: Tensor | None, *, least: float, most_axes: int) -> None:
+    if value is None:
+        return
+    if value.ndim > most_axes or not value.numel() or not value.is_floating_point():
+        shapes = "() or (T,)" if most_axes else "()"
+        raise ValueError(f"a {name} is a floating-point tensor {shapes}, not {tuple(value.shape)} of {value.dtype}")
+    if not (value.detach() >= least).all():  # NaN too
+        raise ValueError(f"a {name} of {value.min().item():.4g} is too small: it must be {least:.4g} or more")
 
 
 @contextmanager

@@ -81,7 +81,10 @@ def inspect_layers(run: Run, network: nn.Module, which: Which) -> LayerInspectio
 
 def _report(name: str, counts: Tensor, seen: int, slope: float | None, node: nn.Module) -> LayerReport:
     rate, silent = float(counts.sum()) / (counts.numel() * seen), float((counts == 0).double().mean())
-    threshold: Any = getattr(node, "threshold", getattr(node, "v_threshold", None))
+    threshold: Any = getattr(node, "threshold", None)
+    threshold = (
+        getattr(node, "v_threshold", None) if threshold is None else torch.as_tensor(threshold).detach().double().mean()
+    )
     return LayerReport(name, counts.numel(), rate, silent, slope, None if threshold is None else float(threshold))
 
 

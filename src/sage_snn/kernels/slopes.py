@@ -1,0 +1,79 @@
+"""Surrogate slopes in the shapes that neurons take: () for all, (T,) one per step, (t, b, c, n) that broadcasts.
+
+T time steps, B batch, C channels, N positions: the trailing axes of currents (T, B, C, ...), flattened.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def extents(sizes: Sequence[int]) -> tuple[int, int, int, int]:
+    """T, B, C, N of currents of these sizes; an axis that is not there counts as 1."""
+    times, batch, channels = (*sizes[:3], 1, 1, 1)[:3]
+    return times, batch, channels, math.prod(sizes[3:])
+
+
+def require_slopes(slope: Tensor, sizes: Sequence[int]) -> None:
+    """Refuse slopes that do not broadcast over currents of these sizes."""
+    if slope.ndim == 0:
+        return
+    if slope.ndim == 1:
+        if len(slope) != sizes[0]:
+            raise ValueError(
+                f"{len(slope)} slopes, one per time step, do not fit {sizes[0]} steps; use multi-step mode"
+            )
+        return
+    full = extents(sizes)
+    if slope.ndim != 4 or any(own not in (1, size) for own, size in zip(slope.shape, full, strict=True)):
+        raise ValueError(
+            f"slopes {tuple(slope.shape)} do not broadcast over currents (T, B, C, N) = {full}; "
+            "give (), (T,), or (t, b, c, n) with each size 1 or full"
+        )
+
+
+def over_currents(slope: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Slopes (t, b, c, n) as a view that broadcasts over currents of these sizes; others as they are."""
+    if slope.ndim < 4:
+        return slope
+    if len(sizes) < 4:
+        return slope[(..., *[0] * (4 - len(sizes)))]
+    return slope.unflatten(3, sizes[3:] if slope.shape[3] > 1 else [1] * (len(sizes) - 3))
+
+
+def at_step(slope: Tensor, t: int, dtype: torch.dtype) -> Tensor:
+    """The slope of one time step, of slopes as `over_currents` gives them; one number stays in its own precision."""
+    own = part_of(slope, t)
+    return own.to(dtype) if own.ndim else own
+
+
+def steps_of(slope: Tensor, times: int) -> Sequence[Tensor]:
+    """Views: a slope for each step by itself, () or (1, b, c, n)."""
+    if slope.ndim < 4:
+        return slope.expand(times).unbind()
+    return slope.expand(times, *slope.shape[1:]).split(1)
+
+
+def part_of(values: Tensor, t: int) -> Tensor:
+    """A view of what belongs to one time step: of () or of one for all steps all of it."""
+    return values if values.ndim == 0 else values[t if len(values) > 1 else 0]
+
+
+def add_at(total: Tensor, t: int, change: Tensor) -> None:
+    """Add to what belongs to one time step, summed over the axes that it lacks."""
+    part = part_of(total, t)
+    part += change.sum_to_size(part.shape).to(part)
+
+
+def slope_values(slope: Tensor, times: int) -> Tensor:
+    """One float64 per time step, as the C++ reads them."""
+    return slope.detach().to(torch.float64).expand(times).contiguous()
+
+
+def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:
+    """Gradient in the shape and precision of the slope from those of the time steps; nothing of nothing."""
+    if grads is None:
+        return slope.new_empty(0)
+    return grads.to(slope.dtype) if slope.ndim else grads.sum().to(slope.dtype)
