@@ -28,7 +28,10 @@ def find_blocks(model: nn.Module) -> list[Block]:
         blocks.append(Block(nodes_of(whole), name=_plain(name), **inside, **fields))
     if not blocks:
         kind = type(unwrapped(model)).__name__
-        raise ValueError(f"no spiking self-attention found in {kind}; pass blocks=[Block(...)]")
+        raise ValueError(
+            f"no spiking self-attention found in {kind}; pass blocks=[Block(...)], or, to follow something else than "
+            "attention, groups=find_layers(model) with source='firing', 'membrane' or 'gradient'"
+        )
     return blocks
 
 

@@ -17,9 +17,11 @@ class TokenSlopes:
     """The slopes of a block's tokens in the pass that runs, in units of each node's base slope.
 
     Backward reads a slope as it is then, so a node that fired before query and key were known gets its share too. What
-    is never filled in stays at the base. A node that fires again begins another pass. `give_up` is called before an
-    error leaves the forward pass.
+    is never filled in stays at the base. A node that fires again begins another pass. Unless it `may_move`, nothing is
+    handed out but the base. `give_up` is called before an error leaves the forward pass.
     """
+
+    may_move = True
 
     def __init__(self, layout: Layout = "TBCN", give_up: Callable[[], None] = lambda: None) -> None:
         self.axis = 2 if layout == "TBNC" else 3
@@ -35,8 +37,6 @@ class TokenSlopes:
 
     def begin(self, node: "TokenSlope", shape: tuple[int, ...]) -> Tensor:
         """The slopes of one node for a pass over currents (T, B, C, N) of this shape."""
-        if torch.compiler.is_compiling():
-            raise RuntimeError(_COMPILED)
         if is_in_backward():
             if checkpointed_region() is None:
                 raise RuntimeError(_REENTRANT)
@@ -94,13 +94,10 @@ class TokenSlope(WrittenSlope):
 
     def begin(self, shape: tuple[int, ...]) -> Tensor:
         """The slopes for one forward pass over currents of this shape; without a backward, one is enough."""
-        return self.tokens.begin(self, tuple(shape)) if torch.is_grad_enabled() else self()
+        is_wanted = self.tokens.may_move and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        return self.tokens.begin(self, tuple(shape)) if is_wanted else self()
 
 
-_COMPILED = (
-    "slopes per token are filled in during the pass, which torch.compile cannot do; train the model uncompiled, or "
-    "with per='group' or 'head'"
-)
 _REENTRANT = (
     "slopes per token are lost in the replay of reentrant activation checkpointing; pass use_reentrant=False to "
     "torch.utils.checkpoint"

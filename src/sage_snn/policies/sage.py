@@ -89,7 +89,7 @@ class SAGE(Policy):
         assert model is not None
         self._reader = Reader(model, self._grain, device, self.remove)
         if is_compiled(model):
-            self._warn_of_compiling()
+            self._heed_compiling()
 
     @property
     def slopes(self) -> Tensor:
@@ -140,7 +140,7 @@ class SAGE(Policy):
             self._grain.to(reader.device)
             self._control(readings, reader.unread)
         if reader.is_compiled:
-            self._warn_of_compiling()
+            self._heed_compiling()
         self._steps += 1
         if self.statistics.restart and self._steps == self.warmup_steps:  # be it a step that reads or not
             self._grain.restart()
@@ -180,7 +180,13 @@ class SAGE(Policy):
                 names = ", ".join(str(self.groups[i].name or i) for i in indices)
                 warnings.warn(f"the signal of {names} {why}; its slope stays", stacklevel=4)
 
-    def _warn_of_compiling(self) -> None:
+    def _heed_compiling(self) -> None:
+        if self.per == "token":
+            self.remove()
+            raise RuntimeError(
+                "slopes per token are filled in while the pass runs, which torch.compile cannot do; train the model "
+                "uncompiled, or with per='group' or 'head'"
+            )
         if not self._has_warned_of_compiling and not all(self._nodes.takes_tensor):
             self._has_warned_of_compiling = True
             warnings.warn(f"the model is compiled, and {RECOMPILES}", stacklevel=4)
