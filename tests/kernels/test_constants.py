@@ -110,6 +110,42 @@ def test_gradient_of_the_threshold_by_hand():
     assert torch.autograd.grad(last, threshold)[0].item() == 0.0
 
 
+@both_layouts
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("number", [(2.0, 1.0), (1.3, 0.3)], ids=str)
+def test_tensors_of_the_same_value_are_bit_equal_to_numbers(either, last, dtype, number):
+    x = noise(T * 2, 5, 37, dtype=dtype)
+    x = x.movedim(1, -1).contiguous().movedim(-1, 1) if last else x
+    tau, threshold = (torch.tensor(value, dtype=torch.float64) for value in number)
+    found = []
+    for membrane in (Membrane(*number), Membrane(tau, threshold), Membrane(tau, threshold.expand(T))):
+        a, b = x.clone().requires_grad_(), x.unflatten(0, (T, 2)).clone().requires_grad_()
+        fused = norm_lif(a, None, None, None, None, torch.tensor(4.0), membrane, T, training=True)
+        lone = lif(b, torch.zeros_like(b[0]), torch.tensor(4.0), membrane)[0]
+        for spikes in (fused, lone):
+            (weights(spikes) * spikes).sum().backward()
+        found.append([fused.detach(), lone.detach(), a.grad, b.grad])
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_bits_do_not_depend_on_the_number_of_threads(with_threads):
+    x, v = noise(T, 3, 211, dtype=torch.float32).requires_grad_(), torch.zeros(3, 211)
+    images = noise(T * 3, 7, 33, dtype=torch.float32).requires_grad_()
+    threshold, tau = leaves = constants(T)
+    membrane, slope = Membrane(tau, threshold), torch.tensor(4.0)
+
+    def run():
+        lone = gradients(lambda: lif(x, v, slope, membrane), x, *leaves)
+        options = {"training": True}
+        fused = gradients(lambda: [norm_lif(images, *[None] * 4, slope, membrane, T, **options)], images, *leaves)
+        return lone + fused
+
+    found = with_threads(run)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
 def test_thresholds_that_do_not_fit_are_refused():
     membrane = Membrane(threshold=torch.ones(3))
     with pytest.raises(ValueError, match="3 thresholds, one per time step, do not fit 4 steps"):

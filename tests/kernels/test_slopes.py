@@ -101,6 +101,36 @@ def test_slopes_of_a_lone_neuron_equal_a_plain_loop(straight, either, pattern, l
         assert torch.allclose(a, b, rtol=0, atol=1e-9)
 
 
+@patterns
+@lengths
+@both_layouts
+@with_and_without
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_slopes_are_bit_equal_to_the_scalar_slope(pattern, length, last, residual, dtype):
+    x, more = noise(T * B, C, *length, dtype=dtype), noise(T * B, C, *length, dtype=dtype) if residual else None
+    x = channels_last(x) if last else x
+    slope = torch.full_like(slopes(pattern, length), 3.3)
+    found = [fused(x, s, residual=more) for s in (slope, torch.tensor(3.3, dtype=torch.float64))]
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    currents, found = x.unflatten(0, (T, B)), []
+    for s in (slope, torch.tensor(3.3, dtype=torch.float64)):
+        a = currents.detach().clone().requires_grad_()
+        weighted(lif(a, torch.zeros_like(a[0]), s, Membrane())[0]).backward()
+        found.append(a.grad)
+    assert torch.equal(*found)
+
+
+@patterns
+@both_layouts
+@pytest.mark.parametrize("length", [(5,), (150,)], ids=str)
+def test_bits_do_not_depend_on_the_number_of_threads(with_threads, pattern, last, length):
+    x = noise(T * B, C, *length, dtype=torch.float32)
+    x, slope = channels_last(x) if last else x, slopes(pattern, length)
+    found = with_threads(lambda: fused(x, slope, Membrane()))
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
 @both_layouts
 def test_backward_reads_the_slopes_as_they_are_then(either, last):
     x, grads = noise(T * B, C, 70), []

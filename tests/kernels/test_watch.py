@@ -125,6 +125,25 @@ def test_gains_of_a_lone_neuron_are_sums_of_squares_and_add_up(either, size, dty
     assert torch.allclose(gains.grad, expected, rtol=1e-5 if dtype == torch.float32 else 1e-10, atol=0)
 
 
+@pytest.mark.parametrize("size", [(3, 7, 9, 5), (1, 1, 5000), (2, 192, 70)], ids=str)
+@both_layouts
+def test_bits_do_not_depend_on_the_number_of_threads(with_threads, size, last):
+    x = noise(T * size[0], *size[1:], dtype=torch.float32)
+    x = channels_last(x) if last else x
+
+    def run():
+        seen, gains = [], torch.zeros(2, dtype=torch.float64, requires_grad=True)
+        watch, slope = Watch(seen.append, gradients=gains), torch.tensor(4.0)
+        norm_lif(x, *[None] * 4, slope, Membrane(), T, training=True, watch=watch).square().sum().backward()
+        steps = x.unflatten(0, (T, -1))
+        lif(steps, torch.zeros_like(steps[0]), slope, Membrane(), watch=watch)[0].square().sum().backward()
+        return [*seen, gains.grad]
+
+    found = with_threads(run)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
 def test_membranes_are_told_without_gradients_too(either):
     seen = []
     with torch.no_grad():

@@ -99,6 +99,21 @@ def test_constants_stand_in_the_state_dict_and_those_of_a_network_come_back_from
     assert list(network.state_dict()) == keys
 
 
+def test_constants_change_the_spikes_and_are_those_of_the_forward_pass_in_backward():
+    plain, node = stateless(tau=1.6, v_threshold=0.6), stateless()
+    node.set_constants(torch.tensor(0.6, dtype=torch.float64), torch.tensor(1.6, dtype=torch.float64))
+    for wrap in (lambda node: node, layer):
+        expected = backward(wrap(plain), currents())
+        x = currents().requires_grad_()
+        spikes = wrap(node)(x)
+        with torch.no_grad():
+            node.threshold.fill_(3.0)  # the next step's, written before backward
+        (spikes * torch.cos(torch.arange(spikes.numel())).view_as(spikes)).sum().backward()
+        assert_equal([spikes.detach(), x.grad], expected)
+        assert not torch.equal(wrap(node)(x), spikes)
+        node.threshold.fill_(0.6)
+
+
 def test_a_trained_threshold_and_time_constant_get_gradients_in_the_fused_pair():
     node = stateless()
     node.set_constants(nn.Parameter(torch.full((T,), 0.8)), nn.Parameter(torch.tensor(1.8)))
@@ -134,6 +149,18 @@ def test_a_node_that_runs_in_spikingjellys_loop_takes_no_constants():
         ValueError, match=r"a node with QPseudoSpike runs in SpikingJelly's loop.*give it one of .*Sigmoid"
     ):
         node.set_constants(threshold=torch.tensor(1.0))
+
+
+@pytest.mark.parametrize("wrap", [lambda node: node, layer], ids=["lone", "fused"])
+def test_membranes_are_read_in_training_mode_only(wrap):
+    node, seen = stateless(), []
+    module, node.membranes = wrap(node), seen.append
+    plain = wrap(stateless())
+    assert_equal(backward(module, currents()), backward(plain, currents()))
+    assert [s.shape for s in seen] == [(T, 4)]
+    assert seen[0][:, 0].tolist() == [B * C * N] * T
+    module.eval()(currents())
+    assert len(seen) == 1
 
 
 def test_membranes_step_by_step_are_those_of_all_steps():

@@ -10,7 +10,7 @@ from torch import Tensor
 from . import native
 
 POINTER, LONG, DOUBLE, INT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int, ctypes.c_uint64
-MEMBRANE = [DOUBLE, DOUBLE, DOUBLE, INT, INT]  # tau, threshold, reset, hard, decays_input
+MEMBRANE = [DOUBLE, DOUBLE, DOUBLE, INT, INT, POINTER]  # tau, threshold, reset, hard, decays_input, thresholds
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 # Of the surrogate shapes that the C++ knows: `Shape` in membrane.h.
 SHAPE_CODES = {"Sigmoid": 0, "ATan": 1, "Rect": 2, "PiecewiseQuadratic": 3}
@@ -30,10 +30,10 @@ ONES = {
 }
 
 _ARGUMENTS: dict[str, list[Any]] = {
-    "sage_lif": [POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, *MEMBRANE, INT],
-    "sage_lif_backward": [POINTER, POINTER, LONG, *[POINTER] * 6, LONG, LONG, *MEMBRANE, INT, INT, INT],
-    "sage_norm_lif": [*[POINTER] * 7, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT],
-    "sage_norm_lif_backward": [*[POINTER] * 13, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT, INT, INT],
+    "sage_lif": [POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, *MEMBRANE, DOUBLE, POINTER, INT],
+    "sage_lif_backward": [POINTER, POINTER, LONG, *[POINTER] * 10, LONG, LONG, *MEMBRANE, INT, INT, INT],
+    "sage_norm_lif": [*[POINTER] * 7, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, DOUBLE, POINTER, INT],
+    "sage_norm_lif_backward": [*[POINTER] * 17, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT, INT, INT],
     "sage_norm": [*[POINTER] * 6, LONG, LONG, DOUBLE, INT, INT],
     "sage_norm_backward": [*[POINTER] * 8, LONG, LONG, DOUBLE, INT, INT],
     "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, POINTER, INT],

@@ -3,7 +3,6 @@
 T time steps first: currents (T, ...), membrane (...). The slope is a tensor, in the shapes of slopes.py.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,11 +10,26 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..compat import precise
-from .calls import SHAPE_CODES, SUFFIX, function, inverse, memory_order, pointer, register
+from .arguments import (
+    BACKWARD,
+    FORWARD,
+    Constants,
+    Sums,
+    backward_options,
+    extra_gradients,
+    fake_moments,
+    fake_sums,
+    forward_options,
+    or_nothing,
+    room_for_moments,
+    runs_natively,
+    wants_gradients,
+)
+from .calls import SHAPE_CODES, SUFFIX, function, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
+from .layout import Layout
 from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants
-from .path import path
-from .slopes import add_at, at_step, over_currents, require_slopes, slope_gradient, slope_values
+from .slopes import add_at, at_step, over_currents, require_slopes, slopes_of_neurons
 
 
 class LIF(torch.autograd.Function):
@@ -96,35 +110,47 @@ class LIF(torch.autograd.Function):
 
 
 class NativeLIF(torch.autograd.Function):
-    """The same in C++, to the bit in the forward pass; keeps the currents, not the membranes, and the slope alike."""
+    """The same in C++, to the bit in the forward pass; keeps the currents, not the membranes, and the slope alike.
+
+    `near` asks for the moments of the membranes (T, 4), the last output.
+    """
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, currents: Tensor, v: Tensor, slope: Tensor, membrane: Membrane, shape: str
-    ) -> tuple[Tensor, Tensor]:
-        """Spikes and last membrane."""
+        ctx: Any,
+        currents: Tensor,
+        v: Tensor,
+        slope: Tensor,
+        membrane: Membrane,
+        shape: str,
+        threshold: Tensor | None = None,
+        tau: Tensor | None = None,
+        gradients: Tensor | None = None,
+        near: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Spikes, last membrane and moments."""
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(currents, v)
+        ctx.save_for_backward(currents, v, threshold, tau)
         ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
-        return torch.ops.sage_snn.lif(currents, v, **membrane.options)
+        spikes, last, seen = torch.ops.sage_snn.lif(currents, v, **forward_options(membrane, threshold, tau, near))
+        ctx.mark_non_differentiable(seen)
+        return spikes, last, seen
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, grad_spikes: Tensor | None, grad_last: Tensor | None
+        ctx: Any, grad_spikes: Tensor | None, grad_last: Tensor | None, _seen: Any
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of currents, first membrane and slope."""
-        currents, v = ctx.saved_tensors
-        membrane: Membrane = ctx.membrane
-        wants_slope = ctx.needs_input_grad[2]
+        """Gradients of currents, first membrane, slope, threshold and tau; sums of squares."""
+        currents, v, threshold, tau = ctx.saved_tensors
+        wants_slope, wants = ctx.needs_input_grad[2], (*ctx.needs_input_grad[5:8], False, False, False)[:3]
         grads = torch.ops.sage_snn.lif_backward(
             *(grad_spikes, grad_last, currents, v, ctx.slope),
-            **membrane.options,
-            detach_reset=membrane.detach_reset,
             shape=ctx.shape,
-            wants_slope=wants_slope,
+            **backward_options(ctx.membrane, threshold, tau, wants_slope, wants),
         )
-        return grads[0], grads[1], grads[2] if wants_slope else None, None, None
+        of_slope = grads[2] if wants_slope else None
+        return *grads[:2], of_slope, None, None, *extra_gradients(grads[3:], threshold, wants), None
 
 
 def _in_precision(dtype: torch.dtype, *constants: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -145,22 +171,18 @@ def lif(
     """
     require_slopes(slope, currents.shape)
     require_constants(membrane, len(currents))
-    if (
-        v.dtype not in SUFFIX
-        or not v.numel()
-        or not len(currents)
-        or not runs_natively(currents, shape)
-        or not is_plain(slope, membrane, watch)
-    ):
+    if v.dtype not in SUFFIX or not currents.numel() or not runs_natively(currents, slope, shape):
         return lif_twin(currents, v, slope, membrane, shape, watch)
-    if torch.is_grad_enabled() and (currents.requires_grad or v.requires_grad or slope.requires_grad):
-        return NativeLIF.apply(currents, v, slope, membrane, shape)  # pyright: ignore[reportReturnType]
-    return torch.ops.sage_snn.lif(currents, v, **membrane.options)
-
-
-def is_plain(slope: Tensor, membrane: Membrane, watch: Watch) -> bool:
-    """Numbers for constants, a slope per step at most, and nothing to read."""
-    return slope.ndim < 2 and membrane.tensors == (None, None) and watch is UNWATCHED
+    threshold, tau = membrane.tensors
+    near = None if watch.membranes is None else watch.near
+    made: Any
+    if wants_gradients(currents, v, slope, threshold, tau, watch.gradients):
+        made = NativeLIF.apply(currents, v, slope, membrane.numbers, shape, threshold, tau, watch.gradients, near)
+    else:
+        made = torch.ops.sage_snn.lif(currents, v, **forward_options(membrane.numbers, threshold, tau, near))
+    if watch.membranes is not None:
+        watch.membranes(made[2])
+    return made[:2]
 
 
 def lif_twin(
@@ -174,49 +196,16 @@ def lif_twin(
     return spikes, last
 
 
-def runs_natively(x: Tensor, shape: str) -> bool:
-    """Whether the C++ takes this tensor and surrogate shape."""
-    return path(x) == "C++" and x.is_floating_point() and shape in SHAPE_CODES
-
-
-MEMBRANE = "float tau, float threshold, float? reset, bool decay_input"
-BACKWARD = f"{MEMBRANE}, bool detach_reset, str shape, bool wants_slope"
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """The order in memory of the axes of a membrane (...); neurons do not meet, so any will do, the same for all."""
-
-    order: list[int]
-
-    @classmethod
-    def of(cls, currents: Tensor) -> "_Layout":
-        return cls([axis - 1 for axis in memory_order(currents) if axis])
-
-    def flat(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
-        """Currents (T, ...) or a membrane (...), contiguous in this order."""
-        steps = tensor.ndim - len(self.order)
-        return tensor.detach().to(dtype).permute(*range(steps), *(axis + steps for axis in self.order)).contiguous()
-
-    def back(self, tensor: Tensor) -> Tensor:
-        """The axes of what was made flat in their own order."""
-        steps = tensor.ndim - len(self.order)
-        return tensor.permute(*range(steps), *(axis + steps for axis in inverse(self.order)))
-
-    def start(self, v: Tensor) -> tuple[Tensor, int]:
-        """The membrane to start from, and the distance of its values: 0 if all are one."""
-        return (v, 0) if not any(v.stride()) else (self.flat(v, v.dtype), 1)
-
-
-def _lif(currents: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    layout = _Layout.of(currents)
+def _lif(currents: Tensor, v: Tensor, *, near: float | None = None, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    layout, constants = Layout.of(currents), Constants(len(currents), **options)
     x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
     spikes, last = torch.empty_like(x), x.new_empty(x.shape[1:])
+    seen = room_for_moments(x, len(x), near)
     function("sage_lif", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, spikes.data_ptr(), last.data_ptr(), len(x), v.numel()),
-        *(*Membrane(**options).arguments, torch.get_num_threads()),
+        *(*constants.arguments, near or 0.0, pointer(seen), torch.get_num_threads()),
     )
-    return layout.back(spikes.to(currents.dtype)), layout.back(last)
+    return layout.back(spikes.to(currents.dtype)), layout.back(last), or_nothing(seen)
 
 
 def _lif_backward(
@@ -227,46 +216,42 @@ def _lif_backward(
     slope: Tensor,
     *,
     shape: str,
-    wants_slope: bool,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    membrane = Membrane(**options)
-    layout = _Layout.of(currents)
+) -> tuple[Tensor, ...]:
+    layout, constants, sums = Layout.of(currents), Constants(len(currents), **options), Sums(len(currents), **options)
     x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
     of_spikes, of_last = (None if g is None else layout.flat(g, v.dtype) for g in (grad_spikes, grad_last))
-    slopes = slope_values(slope, len(x))
+    slopes = slopes_of_neurons(slope, currents.shape, layout, v.dtype)
     grad_x, grad_v = torch.empty_like(x), x.new_empty(x.shape[1:])
-    grad_slope = torch.empty_like(slopes) if wants_slope else None
     function("sage_lif_backward", v.dtype)(
-        *(x.data_ptr(), start.data_ptr(), step, pointer(of_spikes), pointer(of_last), slopes.data_ptr()),
-        *(grad_x.data_ptr(), grad_v.data_ptr(), pointer(grad_slope), len(x), v.numel()),
-        *(*membrane.arguments, membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
+        *(x.data_ptr(), start.data_ptr(), step, pointer(of_spikes), pointer(of_last), *slopes.arguments),
+        *(grad_x.data_ptr(), grad_v.data_ptr(), *sums.arguments, len(x), v.numel()),
+        *(*constants.arguments, constants.membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
-    return layout.back(grad_x.to(currents.dtype)), layout.back(grad_v), slope_gradient(grad_slope, slope)
+    return layout.back(grad_x.to(currents.dtype)), layout.back(grad_v), *sums.results(slope)
 
 
-def _fake_lif(currents: Tensor, v: Tensor, **_: Any) -> tuple[Tensor, Tensor]:
-    return _fake_pair(currents, v)
+def _fake_lif(currents: Tensor, v: Tensor, *, near: float | None = None, **_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return *_fake_pair(currents, v), fake_moments(currents, len(currents), near)
 
 
 def _fake_pair(currents: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Tensors like the currents and the membrane, laid out as the kernel does."""
-    layout = _Layout.of(currents)
+    layout = Layout.of(currents)
     flat = torch.empty_like(layout.flat(currents, currents.dtype))
     return layout.back(flat), layout.back(flat.new_empty(flat.shape[1:], dtype=v.dtype))
 
 
 def _fake_lif_backward(
     grad_spikes: Tensor | None, grad_last: Tensor | None, currents: Tensor, v: Tensor, slope: Tensor, **options: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    grad_slope = slope.new_empty(slope.shape if options["wants_slope"] else 0)
-    return *_fake_pair(currents, v), grad_slope
+) -> tuple[Tensor, ...]:
+    return *_fake_pair(currents, v), *fake_sums(slope, len(currents), **options)
 
 
-register(f"lif(Tensor currents, Tensor v, *, {MEMBRANE}) -> (Tensor, Tensor)", _lif, _fake_lif)
+register(f"lif(Tensor currents, Tensor v, *, {FORWARD}) -> (Tensor, Tensor, Tensor)", _lif, _fake_lif)
 register(
     "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, *, "
-    f"{BACKWARD}) -> (Tensor, Tensor, Tensor)",
+    f"{BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _lif_backward,
     _fake_lif_backward,
 )

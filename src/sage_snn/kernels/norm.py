@@ -113,6 +113,14 @@ def require_several_values(x: Tensor) -> None:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
 
 
+def require_same_shape(x: Tensor, residual: Tensor | None) -> None:
+    """The kernel reads as many values as x has."""
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(
+            f"a residual {tuple(residual.shape)} cannot be added to currents {tuple(x.shape)}: give it their shape"
+        )
+
+
 def precision(x: Tensor) -> torch.dtype:
     """In which the kernel computes."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

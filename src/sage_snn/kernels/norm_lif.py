@@ -12,8 +12,23 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .arguments import (
+    BACKWARD,
+    FORWARD,
+    Constants,
+    Sums,
+    backward_options,
+    extra_gradients,
+    fake_moments,
+    fake_sums,
+    forward_options,
+    or_nothing,
+    room_for_moments,
+    runs_natively,
+    wants_gradients,
+)
 from .calls import SHAPE_CODES, function, pointer, register
-from .lif import BACKWARD, MEMBRANE, is_plain, lif_twin, runs_natively
+from .lif import lif_twin
 from .membrane import UNWATCHED, Membrane, Watch, require_constants
 from .norm import (
     is_last,
@@ -21,11 +36,12 @@ from .norm import (
     precision,
     ready,
     require_channels,
+    require_same_shape,
     require_several_values,
     running_statistics,
     values_of,
 )
-from .slopes import require_slopes, slope_gradient, slope_values
+from .slopes import NeuronSlopes, require_slopes
 
 
 def batch_norm_lif(
@@ -45,21 +61,8 @@ def batch_norm_lif(
     mean, var, options = running_statistics(norm)
     factor = getattr(norm, "factor", None)
     weight = norm.weight if factor is None else norm.weight * factor
-    return norm_lif(
-        *(x, weight, norm.bias, mean, var, slope, membrane, times),
-        **options,
-        shape=shape,
-        residual=residual,
-        watch=watch,
-    )
-
-
-def _require_same_shape(x: Tensor, residual: Tensor | None) -> None:
-    """The kernel reads as many values as x has."""
-    if residual is not None and residual.shape != x.shape:
-        raise ValueError(
-            f"a residual {tuple(residual.shape)} cannot be added to currents {tuple(x.shape)}: give it their shape"
-        )
+    options |= {"shape": shape, "residual": residual, "watch": watch}
+    return norm_lif(x, weight, norm.bias, mean, var, slope, membrane, times, **options)
 
 
 def norm_lif(
@@ -86,8 +89,8 @@ def norm_lif(
     require_slopes(slope, (times, x.shape[0] // times, *x.shape[1:]))
     require_constants(membrane, times)
     require_channels(x, weight, bias, running_mean, running_var)
-    _require_same_shape(x, residual)
-    if not x.numel() or not runs_natively(x, shape) or not is_plain(slope, membrane, watch):
+    require_same_shape(x, residual)
+    if not x.numel() or not runs_natively(x, slope, shape):
         return norm_lif_twin(
             *(x, weight, bias, running_mean, running_var, slope, membrane, times, training, momentum, eps, shape),
             *(residual, watch),
@@ -98,14 +101,20 @@ def norm_lif(
     else:
         statistics = running_mean, running_var
     inputs = x, weight, bias, *statistics, residual
-    wanted = x, weight, bias, residual, slope
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in wanted):
-        made: Any = NativeNormLIF.apply(*inputs, slope, membrane, shape, times, eps)
+    threshold, tau = membrane.tensors
+    near = None if watch.membranes is None else watch.near
+    made: Any
+    if wants_gradients(x, weight, bias, residual, slope, threshold, tau, watch.gradients):
+        extras = threshold, tau, watch.gradients, near
+        made = NativeNormLIF.apply(*inputs, slope, membrane.numbers, shape, times, eps, *extras)
     else:
-        made = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **membrane.options)
-    spikes, mean, var = made
+        options = forward_options(membrane.numbers, threshold, tau, near)
+        made = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **options)
+    spikes, mean, var, seen = made
     if training:
         keep_statistics(x, mean, var, running_mean, running_var, momentum)
+    if watch.membranes is not None:
+        watch.membranes(seen)
     return spikes
 
 
@@ -151,35 +160,38 @@ class NativeNormLIF(torch.autograd.Function):
         shape: str,
         times: int,
         eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        threshold: Tensor | None,
+        tau: Tensor | None,
+        gradients: Tensor | None,
+        near: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """All of x's positions, all time steps."""
         inputs = (x, weight, bias, given_mean, given_var, residual)
-        spikes, mean, var = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **membrane.options)
-        ctx.mark_non_differentiable(mean, var)
-        ctx.save_for_backward(x, weight, bias, mean, var, residual)
+        options = forward_options(membrane, threshold, tau, near)
+        spikes, mean, var, seen = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **options)
+        ctx.mark_non_differentiable(mean, var, seen)
+        ctx.save_for_backward(x, weight, bias, mean, var, residual, threshold, tau)
         # On the context, not saved: a saved slope could not be written before backward.
         ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
         ctx.times, ctx.eps, ctx.training = times, eps, given_mean is None
-        return spikes, mean, var
+        return spikes, mean, var, seen
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, grad_spikes: Tensor, _mean: Tensor, _var: Tensor
+        ctx: Any, grad_spikes: Tensor, *_: Any
     ) -> tuple[Tensor | None, ...]:
-        """Gradients of x, weight, bias, residual and slope."""
-        x, weight, bias, mean, var, residual = ctx.saved_tensors
-        membrane: Membrane = ctx.membrane
-        wants_residual, wants_slope = ctx.needs_input_grad[5:7]
+        """Gradients of x, weight, bias, residual, slope, threshold and tau; sums of squares."""
+        *inputs, threshold, tau = ctx.saved_tensors
+        weight, bias, residual = inputs[1], inputs[2], inputs[5]
+        wants_residual, wants_slope, wants = *ctx.needs_input_grad[5:7], ctx.needs_input_grad[11:14]
         grads = torch.ops.sage_snn.norm_lif_backward(
-            *(grad_spikes, x, weight, bias, mean, var, residual, ctx.slope),
+            *(grad_spikes, *inputs, ctx.slope),
             times=ctx.times,
             eps=ctx.eps,
             training=ctx.training,
-            **membrane.options,
-            detach_reset=membrane.detach_reset,
             shape=ctx.shape,
-            wants_slope=wants_slope,
+            **backward_options(ctx.membrane, threshold, tau, wants_slope, wants),
         )
         return (
             grads[0],
@@ -189,6 +201,8 @@ class NativeNormLIF(torch.autograd.Function):
             grads[3].to(residual.dtype) if wants_residual else None,
             grads[4] if wants_slope else None,
             *(None, None, None, None),
+            *extra_gradients(grads[5:], threshold, wants),
+            None,
         )
 
 
@@ -209,20 +223,22 @@ def _norm_lif(
     *,
     times: int,
     eps: float,
+    near: float | None = None,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dtype, channels, last = precision(x), x.shape[1], is_last(x)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype, channels, last, constants = precision(x), x.shape[1], is_last(x), Constants(times, **options)
     values, gain, offset = values_of(x, dtype, last), ready(weight, dtype), ready(bias, dtype)
     added = None if residual is None else values_of(residual, dtype, last)
     # New tensors also when given: backward needs them as they are now.
     used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
     spikes = torch.empty_like(values)
+    seen = room_for_moments(x, times, near)
     function("sage_norm_lif", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
         *(pointer(added), spikes.data_ptr(), *_sizes(x, times), eps, mean is None),
-        *(*Membrane(**options).arguments, torch.get_num_threads()),
+        *(*constants.arguments, near or 0.0, pointer(seen), torch.get_num_threads()),
     )
-    return spikes.to(x.dtype), used[0], used[1]
+    return spikes.to(x.dtype), used[0], used[1], or_nothing(seen)
 
 
 def _norm_lif_backward(
@@ -239,62 +255,53 @@ def _norm_lif_backward(
     eps: float,
     training: bool,
     shape: str,
-    wants_slope: bool,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    membrane = Membrane(**options)
+) -> tuple[Tensor, ...]:
     dtype, channels, last = precision(x), x.shape[1], is_last(x)
+    constants, sums = Constants(times, **options), Sums(times, **options)
     values, gain, offset = values_of(x, dtype, last), ready(weight, dtype), ready(bias, dtype)
-    of_spikes, slopes = values_of(grad_spikes, dtype, last), slope_values(slope, times)
+    of_spikes, sizes = values_of(grad_spikes, dtype, last), _sizes(x, times)
+    slopes = NeuronSlopes(slope, sizes, (1, 3, 2) if last else (1, 2, 3), dtype)
     added = None if residual is None else values_of(residual, dtype, last)
     grad_added = None if added is None else torch.empty_like(added)
     grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
-    grad_slope = torch.empty_like(slopes) if wants_slope else None
     function("sage_norm_lif_backward", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), mean.data_ptr(), var.data_ptr(), pointer(added)),
-        *(of_spikes.data_ptr(), slopes.data_ptr(), grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),
-        *(pointer(grad_added), pointer(grad_slope), *_sizes(x, times), eps, training),
-        *(*membrane.arguments, membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
+        *(of_spikes.data_ptr(), *slopes.arguments, grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),
+        *(pointer(grad_added), *sums.arguments, *sizes, eps, training),
+        *(*constants.arguments, constants.membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
     of_residual = x.new_empty(0) if grad_added is None else grad_added.to(x.dtype)
-    return grad_x.to(x.dtype), grad_weight, grad_bias, of_residual, slope_gradient(grad_slope, slope)
+    return grad_x.to(x.dtype), grad_weight, grad_bias, of_residual, *sums.results(slope)
 
 
-def _fake_norm_lif(x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    dtype = precision(x)
-    return _like(x), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype)
+def _fake_norm_lif(
+    x: Tensor, *_: Any, times: int, near: float | None = None, **options: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dtype, seen = precision(x), fake_moments(x, times, near)
+    return _like(x), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype), seen
 
 
 def _like(x: Tensor) -> Tensor:
     return torch.empty_like(values_of(x, x.dtype, is_last(x)))
 
 
-def _fake_norm_lif_backward(
-    grad_spikes: Tensor,
-    x: Tensor,
-    weight: Any,
-    bias: Any,
-    mean: Tensor,
-    var: Tensor,
-    residual: Tensor | None,
-    slope: Tensor,
-    **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    grad_slope = slope.new_empty(slope.shape if options["wants_slope"] else 0)
+def _fake_norm_lif_backward(grad_spikes: Tensor, x: Tensor, *others: Any, **options: Any) -> tuple[Tensor, ...]:
+    _, _, mean, _, residual, slope = others
     of_residual = x.new_empty(0) if residual is None else _like(x)
-    return _like(x), torch.empty_like(mean), torch.empty_like(mean), of_residual, grad_slope
+    return _like(x), torch.empty_like(mean), torch.empty_like(mean), of_residual, *fake_sums(slope, **options)
 
 
 register(
     "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, Tensor? residual, *, "
-    f"int times, float eps, {MEMBRANE}) -> (Tensor, Tensor, Tensor)",
+    f"int times, float eps, {FORWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
     _norm_lif,
     _fake_norm_lif,
 )
 register(
     "norm_lif_backward(Tensor grad_spikes, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, "
     "Tensor? residual, Tensor slope, *, int times, float eps, bool training, "
-    f"{BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"{BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _norm_lif_backward,
     _fake_norm_lif_backward,
 )

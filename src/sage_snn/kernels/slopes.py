@@ -3,11 +3,16 @@
 T time steps, B batch, C channels, N positions: the trailing axes of currents (T, B, C, ...), flattened.
 """
 
+import ctypes
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .calls import pointer
+from .layout import Layout
 
 
 def extents(sizes: Sequence[int]) -> tuple[int, int, int, int]:
@@ -70,6 +75,41 @@ def add_at(total: Tensor, t: int, change: Tensor) -> None:
 def slope_values(slope: Tensor, times: int) -> Tensor:
     """One float64 per time step, as the C++ reads them."""
     return slope.detach().to(torch.float64).expand(times).contiguous()
+
+
+class NeuronSlopes:
+    """Slopes as the C++ reads them, alive while it does: one per step, or one per neuron.
+
+    `axes` are those of (T, B, C, N) without the first, from the slowest to the fastest in memory.
+    """
+
+    def __init__(self, slope: Tensor, full: Sequence[int], axes: Sequence[int], dtype: torch.dtype) -> None:
+        self.steps = slope_values(slope, full[0]) if slope.ndim < 4 else None
+        self.values = slope.detach().to(dtype) if slope.ndim == 4 else None
+        self.layout = None
+        if self.values is not None:
+            strides = [
+                0 if size == 1 else stride for size, stride in zip(slope.shape, self.values.stride(), strict=True)
+            ]
+            axes = sorted(axes, key=lambda axis: full[axis] > 1)  # those of one neuron first: longer runs
+            numbers = full[axes[1]], full[axes[2]], strides[0], *(strides[axis] for axis in axes)
+            self.layout = (ctypes.c_int64 * 6)(*numbers)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Slopes of the steps, slopes of neurons, their sizes and strides; None for what is not there."""
+        return pointer(self.steps), pointer(self.values), self.layout
+
+
+def slopes_of_neurons(slope: Tensor, sizes: Sequence[int], layout: Layout, dtype: torch.dtype) -> NeuronSlopes:
+    """For currents of these sizes (T, B, C, ...) in any order of memory."""
+    full, trailing = extents(sizes), list(range(2, len(sizes) - 1))
+    if slope.ndim < 4 or layout.order == sorted(layout.order):
+        return NeuronSlopes(slope, full, (1, 2, 3), dtype)
+    if layout.order == [0, *trailing, 1]:
+        return NeuronSlopes(slope, full, (1, 3, 2), dtype)
+    written = layout.flat(over_currents(slope, sizes).expand(len(slope), *sizes[1:]), dtype)
+    return NeuronSlopes(written.view(len(slope), 1, 1, -1), (full[0], 1, 1, math.prod(sizes[1:])), (1, 2, 3), dtype)
 
 
 def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:

@@ -23,14 +23,18 @@ template <class F>
 struct Membrane {
     F tau, inverse_tau, threshold, reset, rest;
     bool hard, decays_input, detaches_reset, exact_inverse;
+    const double* thresholds;  // one per step in place of the one, or null
 
-    Membrane(double tau_, double threshold_, double reset_, int hard_, int decays_input_, int detaches_reset_)
+    Membrane(double tau_, double threshold_, double reset_, int hard_, int decays_input_, const double* thresholds_,
+             int detaches_reset_)
         : tau(F(tau_)), inverse_tau(F(1) / F(tau_)), threshold(F(threshold_)), reset(F(reset_)),
           rest(hard_ ? F(reset_) : F(0)), hard(hard_ != 0), decays_input(decays_input_ != 0),
-          detaches_reset(detaches_reset_ != 0) {
+          detaches_reset(detaches_reset_ != 0), thresholds(thresholds_) {
         int exponent;  // multiplying is the same as dividing when tau is a power of two
         exact_inverse = std::frexp(tau, &exponent) == F(0.5);
     }
+
+    F threshold_at(Index t) const { return thresholds ? F(thresholds[t]) : threshold; }
 };
 
 // What is done to a value before it charges the membrane: (x - shift) * gain + offset. (0, 1, 0) leaves every bit.

@@ -6,7 +6,7 @@ namespace {
 
 template <class F>
 Rows<F> rows_of(Norm<F> norm, const F* x, Index rows, Index channels, int threads) {
-    const Membrane<F> asleep(1, 1, 0, 0, 0, 0);  // nothing fires
+    const Membrane<F> asleep(1, 1, 0, 0, 0, nullptr, 0);  // nothing fires
     return Rows<F>{norm, x, nullptr, 1, rows, channels, asleep, threads};
 }
 
@@ -84,8 +84,7 @@ void back(const Rows<F>& p, const Gradients<F>& g, bool measured) {
     SAGE_EXPORT void sage_norm_backward_##SUFFIX(                                                                     \
         const F* x, const F* weight, const F* mean, const F* var, F* grad, F* grad_x, F* grad_weight,                 \
         F* grad_bias, std::int64_t rows, std::int64_t channels, double eps, int training, int threads) {              \
-        const sage::Gradients<F> g{mean,        var,       nullptr, nullptr, grad_x,                                  \
-                                   grad_weight, grad_bias, grad,    nullptr};                                         \
+        const sage::Gradients<F> g{mean, var, nullptr, nullptr, grad_x, grad_weight, grad_bias, grad};                \
         sage::back(sage::rows_of<F>({weight, nullptr, eps}, x, rows, channels, threads), g, training != 0);           \
     }
 

@@ -25,8 +25,9 @@ struct Gradients {
     const F *mean, *var, *spikes;
     const double* slopes;  // one per step
     F *x, *weight, *bias;
-    F* residual;         // null: none was added
-    double* slope_sums;  // (T), or null
+    F* residual;  // null: none was added
+    NeuronSlopes<F> own_slopes = {};  // in place of those of the steps
+    BackSums sums = {};
 
     // The gradient of the normalised values: the residual's, or, with none, kept where that of x will be.
     F* normal() const { return residual ? residual : x; }
@@ -34,7 +35,13 @@ struct Gradients {
 
 template <class F>
 struct Scratch {  // of one thread, grown when a tile is cut off and needs buffers
-    std::vector<F> charged, in, grad, out, residual, sum;
+    std::vector<F> charged, in, grad, out, residual, sum, slopes, census;
+};
+
+// What is asked of the membranes in the forward pass.
+struct Asked {
+    double near;
+    double* moments;  // (T, 4), or null: nobody asks
 };
 
 // What charges the membranes of a tile: rows of values, `stride` apart, and what is still to be done to each.

@@ -7,32 +7,36 @@
 
 // Training measures mean and var (biased) and writes them; otherwise they are read. weight, bias and residual, which is
 // added to the normalised values, may be null.
-// slope_sums: null, or (T): d loss / d slope of each step.
+// thresholds: one per step in place of the one, or null. moments: (T, 4), or null. own_slopes: a slope per neuron in place
+// of those of the steps, with the sizes and strides that NeuronSlopes takes, or null. The sums are those of BackSums.
 #define SAGE_NORM_LIF(F, SUFFIX)                                                                                      \
     SAGE_EXPORT void sage_norm_lif_##SUFFIX(                                                                          \
         const F* x, const F* weight, const F* bias, F* mean, F* var, const F* residual, F* spikes,                    \
         std::int64_t steps, std::int64_t batch, std::int64_t channels, std::int64_t length, int last,                 \
         double eps, int training, double tau, double threshold, double reset, int hard, int decays_input,             \
-        int threads) {                                                                                                \
-        const sage::Membrane<F> m(tau, threshold, reset, hard, decays_input, 0);                                      \
+        const double* thresholds, double near, double* moments, int threads) {                                        \
+        const sage::Membrane<F> m(tau, threshold, reset, hard, decays_input, thresholds, 0);                          \
         const sage::Norm<F> norm{weight, bias, eps};                                                                  \
+        const sage::Asked asked{near, moments};                                                                       \
         if (last)                                                                                                     \
             sage::forward(sage::Rows<F>{norm, x, residual, steps, batch * length, channels, m, threads},              \
-                          training != 0, mean, var, spikes);                                                          \
+                          training != 0, mean, var, spikes, asked);                                                   \
         else                                                                                                          \
             sage::forward(sage::Planes<F>{norm, x, residual, steps, batch, channels, length, m, threads},             \
-                          training != 0, mean, var, spikes);                                                          \
+                          training != 0, mean, var, spikes, asked);                                                   \
     }                                                                                                                 \
     SAGE_EXPORT void sage_norm_lif_backward_##SUFFIX(                                                                 \
         const F* x, const F* weight, const F* bias, const F* mean, const F* var, const F* residual,                   \
-        const F* grad_spikes, const double* slopes, F* grad_x, F* grad_weight, F* grad_bias, F* grad_residual,        \
-        double* slope_sums, std::int64_t steps, std::int64_t batch, std::int64_t channels, std::int64_t length,       \
+        const F* grad_spikes, const double* slopes, const F* own_slopes, const std::int64_t* layout, F* grad_x,       \
+        F* grad_weight, F* grad_bias, F* grad_residual, double* slope_sums, double* constant_sums,                    \
+        double* squares, std::int64_t steps, std::int64_t batch, std::int64_t channels, std::int64_t length,          \
         int last, double eps, int training, double tau, double threshold, double reset, int hard,                     \
-        int decays_input, int detaches_reset, int shape, int threads) {                                               \
-        const sage::Membrane<F> m(tau, threshold, reset, hard, decays_input, detaches_reset);                         \
+        int decays_input, const double* thresholds, int detaches_reset, int shape, int threads) {                     \
+        const sage::Membrane<F> m(tau, threshold, reset, hard, decays_input, thresholds, detaches_reset);             \
         const sage::Norm<F> norm{weight, bias, eps};                                                                  \
-        const sage::Gradients<F> g{mean,        var,       grad_spikes,   slopes,    grad_x,                          \
-                                   grad_weight, grad_bias, grad_residual, slope_sums};                                \
+        const sage::Gradients<F> g{mean,        var,       grad_spikes,   slopes,               grad_x,               \
+                                   grad_weight, grad_bias, grad_residual, {own_slopes, layout},                       \
+                                   {slope_sums, constant_sums, squares}};                                             \
         if (last)                                                                                                     \
             sage::backward(sage::Rows<F>{norm, x, residual, steps, batch * length, channels, m, threads}, g, shape,   \
                            training != 0);                                                                            \

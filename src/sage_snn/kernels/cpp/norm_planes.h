@@ -104,7 +104,8 @@ void tiles_of(const Planes<F>& p, Index chunk, Visit&& visit) {
 
 template <class F>
 void fire_chunk(const Planes<F>& p, const Tiles<F>& functions, Affine<F> affine, Index c, Index chunk, F* spikes,
-                Scratch<F>& scratch) {
+                double near, double* seen, Scratch<F>& scratch) {
+    Census<F> census(near, p.steps, seen, scratch.census);
     tiles_of(p, chunk, [&](Index index) {
         const Tile<F> tile(p, c, index);
         tile.template fetch_next<0>(p.x);
@@ -113,14 +114,18 @@ void fire_chunk(const Planes<F>& p, const Tiles<F>& functions, Affine<F> affine,
         for (int j = 0; j < TILE; ++j) v[j] = p.membrane.rest;
         F* out = tile.target(spikes, scratch.out);
         const auto in = tile.currents(affine, tile.gather(p.x, affine.shift, scratch.in), scratch);
-        functions.fire(p.membrane, in.affine, in.rows, in.stride, p.steps, v, out, tile.stride());
+        census.begin(tile.count);
+        functions.fire(p.membrane, in.affine, in.rows, in.stride, p.steps, v, out, tile.stride(), &census);
+        census.end(tile.count);
         tile.scatter(spikes, out);
     });
+    census.close(TILE);
 }
 
 template <class F>
-void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes) {
-    const Tiles<F> functions(p.membrane, SIGMOID);
+void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes, Asked asked) {
+    const Tiles<F> functions(p.membrane, asked.moments != nullptr);
+    PieceSums seen(p.channels * p.chunks(), p.steps * 3, asked.moments);
     const Pieces pieces(p.planes(), p.length);
     const Index parts = measures ? pieces.count() : 0;
     std::vector<Moments> found(size_t(p.channels * parts));
@@ -133,7 +138,8 @@ void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes) {
         mean[c] = F(all.mean), var[c] = F(all.squares / all.count);
     };
     const auto fire = [&](Index c, Index i, Scratch<F>& scratch) {
-        fire_chunk(p, functions, p.norm.affine(mean, var, c), c, i, spikes, scratch);
+        fire_chunk(p, functions, p.norm.affine(mean, var, c), c, i, spikes, asked.near, seen.of(c * p.chunks() + i),
+                   scratch);
     };
     if (p.by_channel()) {
         spread<F>(p.threads, p.channels, [&](Index c, Scratch<F>& scratch) {
@@ -141,21 +147,24 @@ void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes) {
             if (measures) combine(c);
             for (Index i = 0; i < p.chunks(); ++i) fire(c, i, scratch);
         });
-        return;
+    } else {
+        spread<F>(p.threads, p.channels * parts, [&](Index i, Scratch<F>&) { measure(i / parts, i % parts); });
+        for (Index c = 0; measures && c < p.channels; ++c) combine(c);
+        spread<F>(p.threads, p.channels * p.chunks(),
+                  [&](Index i, Scratch<F>& scratch) { fire(i / p.chunks(), i % p.chunks(), scratch); });
     }
-    spread<F>(p.threads, p.channels * parts, [&](Index i, Scratch<F>&) { measure(i / parts, i % parts); });
-    for (Index c = 0; measures && c < p.channels; ++c) combine(c);
-    spread<F>(p.threads, p.channels * p.chunks(),
-              [&](Index i, Scratch<F>& scratch) { fire(i / p.chunks(), i % p.chunks(), scratch); });
+    if (asked.moments) report(seen.found, p.steps, p.channels * p.positions(), asked.moments);
 }
 
 // Gradient of the normalised values of a chunk, left in g.normal(); sums[0] and sums[1] get its sum and its sum with x - mean.
 template <class F>
 void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F>& g, Index c, Index chunk,
-                double* sums, double* slope_sums, Scratch<F>& scratch) {
+                double* sums, const BackSums& asked, Scratch<F>& scratch) {
     const Affine<F> affine = p.norm.affine(g.mean, g.var, c);
     scratch.charged.resize(size_t(p.steps * TILE));
-    F plain[TILE] = {}, with_x[TILE] = {};
+    F plain[TILE] = {}, with_x[TILE] = {}, rest[TILE];
+    std::fill(rest, rest + TILE, p.membrane.rest);
+    Squares<F> squares(asked.squares);
     tiles_of(p, chunk, [&](Index index) {
         const Tile<F> tile(p, c, index);
         tile.template fetch_next<0>(p.x);
@@ -169,8 +178,12 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
         F* out = tile.target(g.normal(), scratch.out);
         const auto in = tile.currents(affine, x, scratch);
         functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
-        functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
-                       slope_sums);
+        const auto slopes = g.own_slopes.of_tile(g.slopes, p.steps, scratch.slopes, [&](auto gather) {
+            tile.runs([&](Index source, Index at, Index n) { gather(source, n, at); });
+        });
+        functions.back(p.membrane, scratch.charged.data(), grad, stride, slopes, p.steps, grad_v, out, stride, asked,
+                       rest);
+        squares.add(grad, out, stride, p.steps);
         for (Index t = 0; t < p.steps; ++t)
             for (int j = 0; j < TILE; ++j) {
                 plain[j] += out[t * stride + j];
@@ -178,6 +191,7 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
             }
         tile.scatter(g.normal(), out);
     });
+    squares.close();
     sums[0] = sum(plain), sums[1] = sum(with_x);
 }
 
@@ -203,14 +217,13 @@ void back_norm(const Planes<F>& p, const Gradients<F>& g, Index c, Index first, 
 
 template <class F>
 void backward(const Planes<F>& p, const Gradients<F>& g, int shape, bool measured) {
-    const Tiles<F> functions(p.membrane, shape);
+    const Tiles<F> functions(p.membrane, shape, g.own_slopes.values != nullptr);
     const Index chunks = p.chunks();
     std::vector<double> sums(size_t(p.channels * chunks * 2)), totals(size_t(p.channels * 2));
-    std::vector<double> slope_sums(g.slope_sums ? size_t(p.channels * chunks * p.steps) : 0);
+    BackPieces pieces(p.channels * chunks, p.steps, g.sums);
     const auto back = [&](Index c, Index i, Scratch<F>& scratch) {
         const Index piece = c * chunks + i;
-        back_chunk(p, functions, g, c, i, &sums[size_t(piece * 2)],
-                   g.slope_sums ? &slope_sums[size_t(piece * p.steps)] : nullptr, scratch);
+        back_chunk(p, functions, g, c, i, &sums[size_t(piece * 2)], pieces.of(piece), scratch);
     };
     const auto combine = [&](Index c) {
         double* total = &totals[size_t(c * 2)];
@@ -235,7 +248,7 @@ void backward(const Planes<F>& p, const Gradients<F>& g, int shape, bool measure
             finish(i / p.planes(), i % p.planes(), i % p.planes() + 1);
         });
     }
-    if (g.slope_sums) add_up(slope_sums, p.steps, g.slope_sums);
+    pieces.finish();
 }
 
 }  // namespace sage

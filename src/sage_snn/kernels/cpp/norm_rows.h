@@ -14,7 +14,6 @@
 namespace sage {
 
 constexpr Index PART = 256;  // periods to a piece of work
-constexpr Index BRIEF = 16;  // periods whose sums stay in the precision of x
 constexpr Index AHEAD = 4;   // periods to ask for in advance: their rows lie apart, which the processor does not foresee
 
 template <class F>
@@ -148,7 +147,8 @@ void settle(const Rows<F>& p, Index c, const std::vector<Moments>& found, bool m
 
 template <class F>
 void fire_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const Lanes<F>& lanes, Index column,
-               Index part, F* spikes, Scratch<F>& scratch) {
+               Index part, F* spikes, double near, double* seen, Scratch<F>& scratch) {
+    Census<F> census(near, p.steps, seen, scratch.census);
     tiles_of(p, column, part, [&](Index at, Index count) {
         fetch_ahead<0>(p, p.x, at);
         fetch_ahead<1>(p, static_cast<const F*>(spikes), at);
@@ -157,22 +157,26 @@ void fire_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
         const Index stride = count == TILE ? p.size : TILE;
         F* out = target(p, spikes, at, count, scratch.out);
         const auto in = currents(p, lanes, column, gather(p, p.x, at, count, F(0), scratch.in), at, count, scratch);
-        functions.fire(p.membrane, in.affine, in.rows, in.stride, p.steps, v, out, stride);
+        census.begin(count);
+        functions.fire(p.membrane, in.affine, in.rows, in.stride, p.steps, v, out, stride, &census);
+        census.end(count);
         scatter(p, spikes, at, count, out);
     });
+    census.close(TILE);
 }
 
 template <class F>
-void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes) {
-    const Tiles<F, LaneAffine<F>> functions(p.membrane, SIGMOID);
+void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes, Asked asked) {
+    const Tiles<F, LaneAffine<F>> functions(p.membrane, asked.moments != nullptr);
     const Index period = p.period, columns = p.columns(), parts = p.parts();
+    PieceSums seen(parts * columns, p.steps * 3, asked.moments);
     std::vector<Moments> found(measures ? size_t(parts * period) : 0);
     Lanes<F> lanes(period);
     const auto see = [&](Index column, Index part) {
         measure(p, column, part, &found[size_t(part * period + column * TILE)]);
     };
     const auto fire = [&](Index column, Index part, Scratch<F>& scratch) {
-        fire_part(p, functions, lanes, column, part, spikes, scratch);
+        fire_part(p, functions, lanes, column, part, spikes, asked.near, seen.of(part * columns + column), scratch);
     };
     if (p.by_column()) {
         spread<F>(p.threads, columns, [&](Index column, Scratch<F>& scratch) {
@@ -180,21 +184,25 @@ void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes) {
             for (Index c = column * TILE; c < (column + 1) * TILE; ++c) settle(p, c, found, measures, mean, var, lanes);
             for (Index part = 0; part < parts; ++part) fire(column, part, scratch);
         });
-        return;
+    } else {
+        const auto each = [&](Index i, Scratch<F>&) { see(i % columns, i / columns); };
+        if (measures) spread<F>(p.threads, columns * parts, each);
+        for (Index c = 0; c < p.channels; ++c) settle(p, c, found, measures, mean, var, lanes);
+        spread<F>(p.threads, columns * parts,
+                  [&](Index i, Scratch<F>& scratch) { fire(i % columns, i / columns, scratch); });
     }
-    if (measures) spread<F>(p.threads, columns * parts, [&](Index i, Scratch<F>&) { see(i % columns, i / columns); });
-    for (Index c = 0; c < p.channels; ++c) settle(p, c, found, measures, mean, var, lanes);
-    spread<F>(p.threads, columns * parts,
-              [&](Index i, Scratch<F>& scratch) { fire(i % columns, i / columns, scratch); });
+    if (asked.moments) report(seen.found, p.steps, p.size, asked.moments);
 }
 
 // Gradient of the normalised values of a part, left in g.normal(); sums get its sum and its sum with x - mean, lane by lane.
 template <class F>
 void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const Gradients<F>& g, const Lanes<F>& lanes,
-               Index column, Index part, double* sums, double* slope_sums, Scratch<F>& scratch) {
+               Index column, Index part, double* sums, const BackSums& asked, Scratch<F>& scratch) {
     const LaneAffine<F> affine = lanes.of(column);
     scratch.charged.resize(size_t(p.steps * TILE));
-    F plain[TILE] = {}, with_x[TILE] = {};
+    F plain[TILE] = {}, with_x[TILE] = {}, rest[TILE];
+    std::fill(rest, rest + TILE, p.membrane.rest);
+    Squares<F> squares(asked.squares);
     Index run = 0;
     const auto close = [&] {
         for (int j = 0; j < TILE; ++j) {
@@ -215,8 +223,11 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
         F* out = target(p, g.normal(), at, count, scratch.out);
         const auto in = currents(p, lanes, column, x, at, count, scratch);
         functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
-        functions.back(p.membrane, scratch.charged.data(), grad, stride, g.slopes, p.steps, grad_v, out, stride,
-                       slope_sums);
+        const auto slopes = g.own_slopes.of_tile(g.slopes, p.steps, scratch.slopes,
+                                                 [&](auto gather) { gather(at, count, 0); });
+        functions.back(p.membrane, scratch.charged.data(), grad, stride, slopes, p.steps, grad_v, out, stride, asked,
+                       rest);
+        squares.add(grad, out, stride, p.steps);
         for (Index t = 0; t < p.steps; ++t)
             for (int j = 0; j < TILE; ++j) {
                 plain[j] += out[t * stride + j];
@@ -226,6 +237,7 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
         if (++run == BRIEF) close();
     });
     close();
+    squares.close();
 }
 
 // From the gradient of the normalised values to that of x.
@@ -264,15 +276,15 @@ void settle_back(const Rows<F>& p, Index c, const std::vector<double>& sums, con
 
 template <class F>
 void backward(const Rows<F>& p, const Gradients<F>& g, int shape, bool measured) {
-    const Tiles<F, LaneAffine<F>> functions(p.membrane, shape);
+    const Tiles<F, LaneAffine<F>> functions(p.membrane, shape, g.own_slopes.values != nullptr);
     const Index period = p.period, columns = p.columns(), parts = p.parts();
     std::vector<double> sums(size_t(parts * period * 2));
-    std::vector<double> slope_sums(g.slope_sums ? size_t(parts * columns * p.steps) : 0);
+    BackPieces pieces(parts * columns, p.steps, g.sums);
     Lanes<F> lanes(period);
     for (Index lane = 0; lane < period; ++lane) lanes.set(lane, p.norm.affine(g.mean, g.var, lane % p.channels));
     const auto back = [&](Index column, Index part, Scratch<F>& scratch) {
         back_part(p, functions, g, lanes, column, part, &sums[size_t((part * period + column * TILE) * 2)],
-                  g.slope_sums ? &slope_sums[size_t((part * columns + column) * p.steps)] : nullptr, scratch);
+                  pieces.of(part * columns + column), scratch);
     };
     const auto finish = [&](Index column, Index part) { back_norm(p, g, lanes, column, part, measured); };
     if (p.by_column()) {
@@ -287,7 +299,7 @@ void backward(const Rows<F>& p, const Gradients<F>& g, int shape, bool measured)
         for (Index c = 0; c < p.channels; ++c) settle_back(p, c, sums, g, lanes);
         spread<F>(p.threads, columns * parts, [&](Index i, Scratch<F>&) { finish(i % columns, i / columns); });
     }
-    if (g.slope_sums) add_up(slope_sums, p.steps, g.slope_sums);
+    pieces.finish();
 }
 
 }  // namespace sage

@@ -2,7 +2,7 @@
 // A row is one time step of the tile; rows lie `stride` apart.
 #pragma once
 
-#include "membrane.h"
+#include "sums.h"
 
 namespace sage {
 
@@ -26,23 +26,32 @@ inline F charge(const Membrane<F>& m, F current, F v) {
 
 // Membrane after firing. A choice, not `spike * reset + (1 - spike) * h`: an infinite h must not become NaN.
 template <class O, class F>
-inline F after(const Membrane<F>& m, F h) {
-    return h >= m.threshold ? (O::hard ? m.reset : h - m.threshold) : h;
+inline F after(const Membrane<F>& m, F threshold, F h) {
+    return h >= threshold ? (O::hard ? m.reset : h - threshold) : h;
 }
 
-// Spikes of all steps; `v` (TILE) holds the membrane before and afterwards.
-template <class O, class F, class A>
+// Spikes of all steps; `v` (TILE) holds the membrane before and afterwards. With `Counts` the census gets the membranes.
+template <class O, bool Counts, class F, class A>
 void fire_tile(const Membrane<F>& membrane, A affine, const F* x, Index x_stride, Index steps, F* v, F* spikes,
-               Index stride) {
+               Index stride, Census<F>* census) {
     const Membrane<F> m = membrane;  // a copy that no store can reach: its fields stay in registers
+    const F near = Counts ? census->near : F(0);
     for (Index t = 0; t < steps; ++t) {
+        const F threshold = m.threshold_at(t);
         const F* __restrict in = x + t * x_stride;
         F* __restrict out = spikes + t * stride;
         F* __restrict state = v;
+        F* __restrict lanes = Counts ? census->lanes(t) : nullptr;
         for (int j = 0; j < TILE; ++j) {
             const F h = charge<O>(m, affine(j, in[j]), state[j]);
-            out[j] = h >= m.threshold ? F(1) : F(0);
-            state[j] = after<O>(m, h);
+            out[j] = h >= threshold ? F(1) : F(0);
+            state[j] = after<O>(m, threshold, h);
+            if (Counts) {
+                const F distance = h - threshold;
+                lanes[j] += distance;
+                lanes[TILE + j] += distance * distance;
+                lanes[2 * TILE + j] += std::fabs(distance) < near ? F(1) : F(0);
+            }
         }
     }
 }
@@ -53,27 +62,56 @@ void charge_tile(const Membrane<F>& membrane, A affine, const F* x, Index x_stri
                  F* charged) {
     const Membrane<F> m = membrane;
     for (Index t = 0; t < steps; ++t) {
+        const F threshold = m.threshold_at(t);
         const F* __restrict in = x + t * x_stride;
         F* __restrict out = charged + t * TILE;
         F* __restrict state = v;
         for (int j = 0; j < TILE; ++j) {
             const F h = charge<O>(m, affine(j, in[j]), state[j]);
             out[j] = h;
-            state[j] = after<O>(m, h);
+            state[j] = after<O>(m, threshold, h);
         }
     }
 }
 
+// Sum of minus d loss / d threshold of a step from the gradients of the distance to it and of the membrane afterwards.
+template <class F>
+double threshold_sum(const Membrane<F>& m, F threshold, const F* h, const F* grad, const F* gv) {
+    F lanes[TILE];
+    for (int j = 0; j < TILE; ++j) lanes[j] = grad[j] + (!m.hard && h[j] >= threshold ? gv[j] : F(0));
+    return sum(lanes);
+}
+
+// Sum of d loss / d tau of a step from the gradient of the charged membrane; v is the membrane before.
+template <class F>
+double tau_sum(const Membrane<F>& m, const F* h, const F* v, const F* grad) {
+    F lanes[TILE];
+    if (m.decays_input)
+        for (int j = 0; j < TILE; ++j) lanes[j] = grad[j] * (v[j] - h[j]) * m.inverse_tau;
+    else
+        for (int j = 0; j < TILE; ++j) lanes[j] = grad[j] * (v[j] - m.rest) * m.inverse_tau * m.inverse_tau;
+    return sum(lanes);
+}
+
+// Membranes after firing of a step.
+template <class F>
+void fired(const Membrane<F>& m, F threshold, const F* h, F* v) {
+    for (int j = 0; j < TILE; ++j) v[j] = h[j] >= threshold ? (m.hard ? m.reset : h[j] - threshold) : h[j];
+}
+
 // Gradient of the currents of all steps from that of the spikes (null: none); `grad_v` (TILE) holds the gradient of the
-// membrane afterwards, and then of the one before. `slope_sums` (T, or null) gets d loss / d slope of each step.
-template <int S, class F>
+// membrane afterwards, and then of the one before. With `Lanes` every lane has a slope of its own. `start` (TILE) holds
+// the first membranes; it is read for the sum of tau only.
+template <int S, bool Lanes, class F>
 void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spikes, Index grad_stride,
-               const double* slopes, Index steps, F* grad_v, F* grad_x, Index stride, double* slope_sums) {
+               const TileSlopes<F>& slopes, Index steps, F* grad_v, F* grad_x, Index stride, const BackSums& asked,
+               const F* start) {
     const Membrane<F> m = membrane;
     const F inward = m.decays_input ? m.inverse_tau : F(1);
     F sums[TILE];
     for (Index t = steps - 1; t >= 0; --t) {
-        const F slope = F(slopes[t]);
+        const F slope = Lanes ? F(0) : F(slopes.steps[t]), threshold = m.threshold_at(t);
+        const F* __restrict own = Lanes ? slopes.lanes + t * slopes.stride : nullptr;
         const F* __restrict h = charged + t * TILE;
         F* __restrict out = grad_x + t * stride;
         F* __restrict gv = grad_v;
@@ -84,17 +122,22 @@ void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spik
             if (m.hard)
                 for (int j = 0; j < TILE; ++j) grad[j] += gv[j] * (m.reset - h[j]);
             else
-                for (int j = 0; j < TILE; ++j) grad[j] -= gv[j] * m.threshold;
+                for (int j = 0; j < TILE; ++j) grad[j] -= gv[j] * threshold;
         }
-        for (int j = 0; j < TILE; ++j) grad[j] *= derivative<S>(h[j] - m.threshold, slope);
-        if (slope_sums) {  // all shapes are f(slope * distance)
-            for (int j = 0; j < TILE; ++j) sums[j] = grad[j] * (h[j] - m.threshold);
-            slope_sums[t] += sum(sums) / slopes[t];
+        for (int j = 0; j < TILE; ++j) grad[j] *= derivative<S>(h[j] - threshold, Lanes ? own[j] : slope);
+        if (asked.slopes) {  // all shapes are f(slope * distance)
+            for (int j = 0; j < TILE; ++j) sums[j] = grad[j] * (h[j] - threshold);
+            asked.slopes[t] += sum(sums) / slopes.steps[t];
         }
+        if (asked.constants) asked.constants[t] -= threshold_sum(m, threshold, h, grad, gv);
         if (m.hard)
-            for (int j = 0; j < TILE; ++j) gv[j] = grad[j] + (h[j] >= m.threshold ? F(0) : gv[j]);
+            for (int j = 0; j < TILE; ++j) gv[j] = grad[j] + (h[j] >= threshold ? F(0) : gv[j]);
         else
             for (int j = 0; j < TILE; ++j) gv[j] += grad[j];
+        if (asked.constants) {
+            if (t) fired(m, m.threshold_at(t - 1), h - TILE, sums);
+            asked.constants[steps] += tau_sum(m, h, t ? sums : start, gv);
+        }
         for (int j = 0; j < TILE; ++j) {
             out[j] = gv[j] * inward;
             gv[j] -= gv[j] * m.inverse_tau;
@@ -103,36 +146,45 @@ void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spik
 }
 
 template <class F, class A>
-using Fire = void (*)(const Membrane<F>&, A, const F*, Index, Index, F*, F*, Index);
+using Fire = void (*)(const Membrane<F>&, A, const F*, Index, Index, F*, F*, Index, Census<F>*);
 template <class F, class A>
 using Charge = void (*)(const Membrane<F>&, A, const F*, Index, Index, F*, F*);
 template <class F>
-using Back = void (*)(const Membrane<F>&, const F*, const F*, Index, const double*, Index, F*, F*, Index, double*);
+using Back = void (*)(const Membrane<F>&, const F*, const F*, Index, const TileSlopes<F>&, Index, F*, F*, Index,
+                      const BackSums&, const F*);
 
-// The three functions of a tile for one call's options.
+// The functions of a tile for one call's options.
 template <class F, class A = Affine<F>>
 struct Tiles {
     Fire<F, A> fire;
     Charge<F, A> charge;
     Back<F> back;
 
-    Tiles(const Membrane<F>& m, int shape) {
-        static constexpr Back<F> backs[] = {back_tile<SIGMOID, F>, back_tile<ARCTAN, F>, back_tile<RECTANGLE, F>,
-                                            back_tile<TRIANGLE, F>};
-        back = backs[shape];
-        if (m.decays_input) m.exact_inverse ? reset<true, true>(m) : reset<true, false>(m);
-        else m.exact_inverse ? reset<false, true>(m) : reset<false, false>(m);
+    // Forward: `counts` asks for a census of the membranes.
+    Tiles(const Membrane<F>& m, bool counts) : Tiles(m, SIGMOID, false, counts) {}
+    // Backward: `lanes` says that neurons have slopes of their own.
+    Tiles(const Membrane<F>& m, int shape, bool lanes) : Tiles(m, shape, lanes, false) {}
+
+  private:
+    Tiles(const Membrane<F>& m, int shape, bool lanes, bool counts) {
+        static constexpr Back<F> backs[][2] = {{back_tile<SIGMOID, false, F>, back_tile<SIGMOID, true, F>},
+                                               {back_tile<ARCTAN, false, F>, back_tile<ARCTAN, true, F>},
+                                               {back_tile<RECTANGLE, false, F>, back_tile<RECTANGLE, true, F>},
+                                               {back_tile<TRIANGLE, false, F>, back_tile<TRIANGLE, true, F>}};
+        back = backs[shape][lanes];
+        if (m.decays_input) m.exact_inverse ? reset<true, true>(m, counts) : reset<true, false>(m, counts);
+        else m.exact_inverse ? reset<false, true>(m, counts) : reset<false, false>(m, counts);
     }
 
     template <bool Decays, bool Exact>
-    void reset(const Membrane<F>& m) {
-        if (m.hard) use<Options<Decays, Exact, true>>();
-        else use<Options<Decays, Exact, false>>();
+    void reset(const Membrane<F>& m, bool counts) {
+        if (m.hard) use<Options<Decays, Exact, true>>(counts);
+        else use<Options<Decays, Exact, false>>(counts);
     }
 
     template <class O>
-    void use() {
-        fire = fire_tile<O, F, A>;
+    void use(bool counts) {
+        fire = counts ? fire_tile<O, true, F, A> : fire_tile<O, false, F, A>;
         charge = charge_tile<O, F, A>;
     }
 };
