@@ -144,7 +144,7 @@ def test_a_block_with_one_head_keeps_its_base(ours):
 
 
 def test_slopes_of_channels_are_those_of_the_equations_over_100_steps():
-    model = nn.Sequential(LIFNode(step_mode="m", carry_state=False), LIFNode(step_mode="m", carry_state=False))
+    model = nn.Sequential(*(LIFNode(v_threshold=0.4, step_mode="m", carry_state=False) for _ in range(2)))
     sage = SAGE(model, warmup_steps=1, per="channel", source="firing", law=STRICT)
     rates = []
     model[1].register_forward_hook(lambda _m, _a, spikes: rates.append(spikes.detach().mean((0, 1, 3)).tolist()))

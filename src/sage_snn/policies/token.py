@@ -83,21 +83,22 @@ class PerToken(PerGroup):
     def _read(self, index: int, q: Tensor, k: Tensor, scale: float) -> Tensor:
         rows: Tensor = self.method.signal.each_row(q, k, scale)  # type: ignore[attr-defined]
         values = spread_of_rows(self.method.spread, rows)
-        self._last[index] = slopes = self._slopes_of(self.tracks[index], values)
-        self._tokens[index].fill(slopes / self.base, q.shape[2], q.shape[4])
+        # Not under torch.compile, which is refused when the step ends: asking for values would break its graph.
+        can_move = self.may_move and rows.shape[2] > 1 and not torch.compiler.is_compiling()
+        slopes = self._slopes_of(self.tracks[index], values) if can_move else torch.full_like(values, self.base)
+        if can_move:
+            self._tokens[index].fill(slopes / self.base, q.shape[2], q.shape[4])
+        self._last[index] = slopes
         moments = torch.stack([values.mean(), values.square().mean(), slopes.mean()])
         return torch.cat([rows.mean((0, 1, 3)), moments])
 
     def _slopes_of(self, track: Track, values: Tensor) -> Tensor:
         """(T, B, N) of the tokens' spreads."""
-        base = torch.full_like(values, self.base)
-        if not self.may_move or bool(track.alone):
-            return base
         scores = self.method.statistics.score(track.history, values)
         if self.method.statistics.center:
             # Over each image's own tokens: no image may change the gradients of another.
             scores = scores - scores.nanmean((0, 2), keepdim=True)
-        slopes = torch.where(scores.isnan(), base, self.method.law(scores))
+        slopes = torch.where(scores.isnan(), self.base, self.method.law(scores))
         if values.device.type == "cpu" and not (slopes > 0).all():
             raise ValueError(f"the law gave slopes down to {float(slopes.min())}: slopes must be positive")
         return slopes
