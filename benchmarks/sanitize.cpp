@@ -38,7 +38,8 @@
 DECLARE(float, f32)
 DECLARE(double, f64)
 extern "C" int sage_attention(const void*, const std::int64_t*, int, std::uint64_t, const void*, const std::int64_t*, int,
-                              std::uint64_t, const std::int64_t*, const double*, std::int64_t, double*, double*, int);
+                              std::uint64_t, const std::int64_t*, const double*, std::int64_t, double*, double*, double*,
+                              int);
 extern "C" int sage_pack_bits(const void*, int, std::uint64_t, std::int64_t, std::uint64_t*, int);
 extern "C" void sage_exp_negative(const float*, float*, std::int64_t);
 
@@ -125,14 +126,15 @@ static int exercise_attention(std::int64_t tokens, std::int64_t width, bool toke
     together(2, [&](int half) {  // heads split between threads
         const std::int64_t part[5] = {2, 2, half ? 2 : 1, tokens, width}, skip = half ? strides[2] : 0;
         double mine[4], other[4];
+        std::vector<double> rows(size_t(4 * part[2] * tokens));
         const int code = sage_attention(q.data() + skip, strides, 4, 0x3F800000u, k.data() + skip, strides, 4, 0x3F800000u,
-                                        part, factors, 2, mine, other, 1);
+                                        part, factors, 2, mine, other, half ? rows.data() : nullptr, 1);
         for (int i = 0; i < 2 * part[2]; ++i) entropy[half * 2 + i] = code ? NAN : mine[i], gini[half * 2 + i] = other[i];
     });
     for (double value : entropy) failures += !std::isfinite(value);
     q.back() = 0.5f;
     double a[6], b[6];
-    failures += sage_attention(q.data(), strides, 4, 0x3F800000u, k.data(), strides, 4, 0x3F800000u, shape, factors, 2, a, b, 1) != 1;
+    failures += sage_attention(q.data(), strides, 4, 0x3F800000u, k.data(), strides, 4, 0x3F800000u, shape, factors, 2, a, b, nullptr, 1) != 1;
     std::vector<std::uint64_t> bits(k.size() / 64 + 1);
     std::vector<float> back(k.size());
     std::vector<double> wide(k.size());

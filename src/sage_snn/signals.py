@@ -48,6 +48,12 @@ class HeadEntropy:
         q, k = q[:, : self.images].detach(), k[:, : self.images].detach()
         return attention.entropy(q, k, scale, self.temperature, self.over == "map")
 
+    def each_row(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """One value per query row (T, B, H, N), float64, whose mean over T, B and N is that of the head."""
+        if self.over == "map" or self.images is not None:
+            raise ValueError(f"{self} has no value for each row of each image; use over='keys' and images=None")
+        return attention.row_entropy(q.detach(), k.detach(), scale, self.temperature)
+
 
 @dataclass(frozen=True)
 class HeadGini:
@@ -100,7 +106,14 @@ class Random:
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
-        return torch.rand(q.shape[2], dtype=torch.float64, generator=self._generator).to(precise(q.device)).to(q.device)
+        return self._noise(q, q.shape[2])
+
+    def each_row(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """One value per query row (T, B, H, N), float64."""
+        return self._noise(q, *q.shape[:4])
+
+    def _noise(self, q: Tensor, *sizes: int) -> Tensor:
+        return torch.rand(sizes, dtype=torch.float64, generator=self._generator).to(precise(q.device)).to(q.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """State of the generator."""
@@ -122,6 +135,10 @@ class Constant:
         """One value per head (H,), float64."""
         return q.new_full((q.shape[2],), self.value, dtype=precise(q.device))
 
+    def each_row(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
+        """One value per query row (T, B, H, N), float64."""
+        return q.new_full(q.shape[:4], self.value, dtype=precise(q.device))
+
 
 @dataclass(frozen=True)
 class FiringRate:
@@ -133,6 +150,13 @@ class FiringRate:
         """One value (1,), in float64 where the device has it."""
         fired = torch.count_nonzero(spikes.detach())
         return (fired.to(precise(spikes.device)) / spikes.numel()).reshape(1)
+
+    def each_channel(self, spikes: Tensor, axis: int) -> Tensor:
+        """One value per channel (C,) of spikes (T, B, ...) of height 1; their mean is that of the node."""
+        positions = [a for a in range(2, spikes.ndim) if a != axis % spikes.ndim]
+        # Added up, not counted, which takes twenty times as long; float32 is exact for the positions of an image.
+        images = spikes.detach().sum(positions, dtype=torch.float32) if positions else spikes.detach()
+        return images.sum((0, 1), dtype=precise(spikes.device)) / (spikes.numel() // images.shape[2])
 
 
 @dataclass(frozen=True)
@@ -211,6 +235,16 @@ def sample_std(values: Tensor) -> Tensor:
 
 
 SPREADS: dict[str, Spread] = {"std": population_std, "sample_std": sample_std, "mean": torch.mean}
+
+
+def spread_of_rows(spread: Spread, rows: Tensor) -> Tensor:
+    """The spread over heads of each query row: (T, B, H, N) -> (T, B, N)."""
+    if spread is SPREADS["mean"]:
+        return rows.mean(2)
+    if spread in (SPREADS["std"], SPREADS["sample_std"]):  # in two passes: torch's own takes ten times as long here
+        squares = (rows - rows.mean(2, keepdim=True)).square_()
+        return squares.sum(2).div_(rows.shape[2] - (spread is SPREADS["sample_std"])).sqrt_()
+    return torch.vmap(torch.vmap(torch.vmap(spread, in_dims=1)))(rows)
 
 
 def check_spread(spread: Spread, widths: set[int]) -> None:

@@ -78,6 +78,23 @@ class Statistics:
             scores = scores - scores.nanmean()
         return after, self._smoothed(after.average, after.observed), scores
 
+    def gather(self, history: History, mean: Tensor, square: Tensor) -> History:
+        """The next history after a step of many observations, given their mean and the mean of their squares.
+
+        Every step counts alike, however many they were; nothing is smoothed.
+        """
+        mean, square = mean.to(history.mean), square.to(history.mean)
+        spread, change, seen = (square - mean.square()).clamp_min(0), mean - history.mean, history.seen + 1
+        weight = torch.where(history.seen == 0, 1 / seen, self.momentum) if self.running == "exponential" else 1 / seen
+        variance = (1 - weight) * (history.variance + weight * change.square()) + weight * spread
+        after = History(history.observed + 1, history.average, seen, history.mean + weight * change, variance)
+        finite = mean.isfinite() & square.isfinite()
+        return History(*(torch.where(finite, new, old) for new, old in zip(after, history, strict=True)))
+
+    def score(self, history: History, values: Tensor) -> Tensor:
+        """How far values are from the history's mean, in its deviations, not centred; 0 while there is none."""
+        return self._scores(values, history.mean, history.variance)
+
     def _average(self, history: History, observed: Tensor) -> Tensor:
         blended = self.decay * history.average + (1 - self.decay) * observed
         return blended if self.first == "zero" else torch.where(history.observed == 0, observed, blended)

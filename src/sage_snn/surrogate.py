@@ -60,6 +60,49 @@ class WrittenSlope:
         return self.tensor if self.live else self.tensor.clone()
 
 
+class ChannelSlopes(WrittenSlope):
+    """Slopes for runs of neighbouring channels, as many as values are written; all of it `repeats` times.
+
+    A node's channels may be several heads, `repeats` 3 where query, key and value are one node's. What is handed out
+    broadcasts over (T, B, C, N), or over (T, B, N, C) where the channels lie last.
+    """
+
+    def __init__(
+        self,
+        value: float,
+        *,
+        live: bool = False,
+        device: torch.device | str = "cpu",
+        repeats: int = 1,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__(value, live=live, device=device)
+        self.repeats, self.axis = repeats, 3 if channels_last else 2
+        self._written = self.tensor.reshape(1)
+        self._channels = 0
+
+    def begin(self, shape: tuple[int, ...]) -> Tensor:
+        """The slopes for one forward pass over currents of this shape."""
+        if shape[self.axis] != self._channels:
+            self._channels = shape[self.axis]
+            self.tensor = self.spread(self._written)
+        return self()
+
+    def spread(self, values: Tensor) -> Tensor:
+        """Values (P,) laid out over the channels; as they are before the first pass has shown how many there are."""
+        self._written = values
+        if not self._channels:
+            return values
+        runs = self.repeats * len(values)
+        if self._channels % runs:
+            raise ValueError(
+                f"slopes ({len(values)},), {self.repeats} times, do not fit the {self._channels} channels of a node; "
+                "describe the block with Block(heads=..., by_head=[...])"
+            )
+        laid_out = values.repeat_interleave(self._channels // runs).repeat(self.repeats)
+        return laid_out.reshape(1, 1, -1, 1) if self.axis == 2 else laid_out.reshape(1, 1, 1, -1)
+
+
 class LearntSlope:
     """A positive, trainable slope: `ratio * exp(parameter)`. The parameter belongs to the policy, not to the model."""
 

@@ -49,6 +49,37 @@ def test_counted_statistics_equal_the_float64_map(shape, tokens, width, rate, sc
         assert torch.equal(attention.gini(q, k, scale, temperature), gini[i])
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.tuples(*(st.integers(1, n) for n in (2, 2, 3))),
+    st.integers(1, 140),
+    st.sampled_from([1, 8, 33, 65]),
+    st.sampled_from([0.0, 0.2, 1.0]),
+    st.sampled_from([0.125, -0.125, 1.0]),
+    st.sampled_from(["TBNC", "TBCN"]),
+)
+def test_the_entropy_of_rows_equals_the_float64_map_and_its_mean_is_that_of_the_head(
+    shape, tokens, width, rate, scale, layout
+):
+    q, k = pair(*shape, tokens, width, rate=rate, layout=layout)
+    rows = attention.row_entropy(q, k, scale, 0.25)
+    assert rows.shape == (*shape, tokens)
+    assert torch.allclose(rows, attention.row_entropy_twin(q.double(), k.double(), scale, 0.25), rtol=0, atol=1e-12)
+    heads = attention.entropy(q, k, scale, 0.25, False)
+    assert torch.allclose(rows.mean((0, 1, 3)), heads, rtol=0, atol=1e-12)
+
+
+def test_the_entropy_of_rows_is_that_of_a_loop_over_rows(monkeypatch):
+    monkeypatch.setattr(attention, "SLICE", 50)  # several slices, of images and of rows
+    q, k = (torch.rand(2, 3, 2, 7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(s)) for s in (0, 1))
+    k = k[:, :, :, :5]  # keys of a coarser map
+    rows = attention.row_entropy(q, k, 0.5, 0.25)
+    for t, b, h, n in torch.cartesian_prod(*map(torch.arange, q.shape[:4])).tolist():
+        p = torch.softmax(0.5 * k[t, b, h] @ q[t, b, h, n] / 0.25, 0)
+        assert float(rows[t, b, h, n]) == pytest.approx(float(-(p * p.log()).sum()) / math.log(5), abs=1e-12)
+    assert attention.row_entropy(q, k[:, :, :, :1], 0.5, 0.25).abs().max() == 0
+
+
 @pytest.mark.parametrize("scale", [50.0, -50.0, 1e6, 1e-300])
 def test_any_scale_is_stable(scale):
     q, k = pair(2, 2, 3, 50, 32)
@@ -84,8 +115,12 @@ def test_strides_of_every_kind():
 
 def test_bits_do_not_depend_on_the_number_of_threads(with_threads):
     q, k = pair(3, 5, 3, 70, 20)
-    found = with_threads(lambda: torch.stack(attention.attention_statistics(q, k, 0.125, [0.25, 0.1])))
-    assert all(torch.equal(found[0], other) for other in found[1:])
+    for compute in (
+        lambda: torch.stack(attention.attention_statistics(q, k, 0.125, [0.25, 0.1])),
+        lambda: attention.row_entropy(q, k, 0.125, 0.25),
+    ):
+        found = with_threads(compute)
+        assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 def test_whole_map_and_off_run_the_twin(off):

@@ -4,6 +4,7 @@ The only room that knows the insides of models.
 """
 
 from .attention import Attention, LivingHeads
+from .channels import Channels
 from .copies import carries_foreign_state, copied, is_compiled, unwrapped
 from .finder import around, find_blocks, find_groups, find_layers
 from .group import Block, Group, group_nodes, owners
@@ -14,10 +15,12 @@ from .snapshot import unchanged
 from .source import Firing, Gradient, Membrane, Source, reading
 from .tap import Tap
 from .target import NodeSlopes, is_node, nodes_of, require_open
+from .tokens import TokenSlope, TokenSlopes
 
 __all__ = [
     "Attention",
     "Block",
+    "Channels",
     "Firing",
     "Gradient",
     "Group",
@@ -26,6 +29,8 @@ __all__ = [
     "NodeSlopes",
     "Source",
     "Tap",
+    "TokenSlope",
+    "TokenSlopes",
     "around",
     "carries_foreign_state",
     "code_paths",

@@ -30,7 +30,8 @@ def find_blocks(model: nn.Module) -> list[Block]:
         source.name = _plain(name)
         _refuse_odd_heads(source)
         nodes = [node for part in parts for node in nodes_of(part)]
-        blocks.append(Block(nodes, name=source.name, attention=nodes_of(attention), source=source))
+        inside = {"attention": nodes_of(attention), "by_head": _nodes_by_head(attention)}
+        blocks.append(Block(nodes, name=source.name, **inside, source=source))
     if not blocks:
         kind = type(unwrapped(model)).__name__
         raise ValueError(
@@ -115,6 +116,12 @@ def _query_and_key(module: nn.Module) -> dict[str, Any] | None:
     if isinstance(query, nn.Module) and isinstance(key, nn.Module):  # our own
         return {"query": query, "key": key, "layout": "TBCN"}
     return None
+
+
+def _nodes_by_head(attention: nn.Module) -> list[nn.Module]:
+    """Of query, key, value (one node or several) and of what they come to, by the names of their parts."""
+    parts = {"query", "key", "value", "lif"} | {f"{part}_lif" for part in ("q", "k", "v", "qk", "qkv", "attn")}
+    return [node for name, part in attention.named_children() if name in parts for node in nodes_of(part)]
 
 
 def _layout(attention: nn.Module) -> Layout:

@@ -37,7 +37,8 @@ class Block(Group):
     `query` and `key` are modules whose outputs have the given layout (without T in single-step mode). With `parts` > 1
     they are one module whose output holds that many equal parts along the channels, query and key first.
     Or `read` is called once per policy step and gives (q, k), each (T, B, H, N, K).
-    `attention` names the nodes among `neurons` that belong to the attention. `channels` is the width of query and key,
+    `attention` names the nodes among `neurons` that belong to the attention, `by_head` those whose channels are those
+    of the heads, head after head: query, key, value and what they come to. `channels` is the width of query and key,
     if outputs are to be checked against it; `pool` is what the network does to the key's spikes before it uses them.
     In place of all that is about query and key, `source` is an attention that is read in a way of its own.
     """
@@ -57,11 +58,12 @@ class Block(Group):
         channels: int | None = None,
         pool: Callable[[Tensor], Tensor] | None = None,
         source: Attention | None = None,
+        by_head: Sequence[nn.Module] = (),
     ) -> None:
         spikes = None if read is None else partial(read, self)
         self.source = source or Attention(query, key, heads, scale, layout, name, parts, spikes, channels, pool)
         super().__init__(neurons, name, (self.source,))
-        self.attention = attention
+        self.attention, self.by_head = attention, by_head
 
     def __getattr__(self, name: str) -> Any:
         """`query`, `key`, `heads`, `scale`, `layout` and `parts` are those of its attention."""

@@ -46,11 +46,15 @@ class Source(Protocol):
 
 @dataclass(eq=False)
 class Firing:
-    """The spikes of one node: a signal is given them as they leave it, (T, B, ...), with T = 1 step by step."""
+    """The spikes of one node: a signal is given them as they leave it, (T, B, ...), with T = 1 step by step.
+
+    Channels are on the axis after the batch, or on the last.
+    """
 
     node: nn.Module
     width: int = 1
     read: None = None
+    channels_last: bool = False
     gives: ClassVar[str] = "firing"
 
     def modules(self) -> dict[str, nn.Module]:

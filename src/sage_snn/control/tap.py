@@ -20,9 +20,10 @@ class Tap:
 
     What is read: passes in training mode with gradients. A replay of activation checkpointing counts once: it is read
     only when the first pass ran under no_grad (the reentrant kind). A signal gives `times` values for each of the
-    source's; one that reads only a part of what it is given says in `rows_read(...)` how much. `give_up` is called
-    before an error leaves the forward pass, so that the model is not left with a broken reader. `holder` is a module
-    around those that are read together: when it is entered, what a pass that broke off has left is forgotten.
+    source's, and `extra` more; one that reads only a part of what it is given says in `rows_read(...)` how much.
+    `give_up` is called before an error leaves the forward pass, so that the model is not left with a broken reader.
+    `holder` is a module around those that are read together: when it is entered, what a pass that broke off has left
+    is forgotten.
     """
 
     def __init__(
@@ -31,12 +32,13 @@ class Tap:
         signal: Callable[..., Tensor],
         device: torch.device,
         times: int = 1,
+        extra: int = 0,
         give_up: Callable[[], None] = lambda: None,
         holder: nn.Module | None = None,
     ) -> None:
-        self.source, self.signal, self.times, self.give_up = source, signal, times, give_up
+        self.source, self.signal, self.times, self.extra, self.give_up = source, signal, times, extra, give_up
         # Preallocated and written in place, so that a compiled forward pass stays one graph: the sums, and rows.
-        self.sums = torch.zeros(times * source.width + 1, dtype=precise(device), device=device)
+        self.sums = torch.zeros(self.width + 1, dtype=precise(device), device=device)
         self.active, self.has_read, self.replayed_after_step = True, False, False
         self.is_compiled = False  # by torch.compile, as far as a pass has shown
         self.replayed: nn.Module | None = None  # the last module that activation checkpointing ran again
@@ -66,6 +68,17 @@ class Tap:
         if self.active:
             self.add(sums)
 
+    @property
+    def width(self) -> int:
+        """Values that the signal gives; a source of channels knows how many after its first pass."""
+        return self.times * self.source.width + self.extra
+
+    def set_width(self, width: int) -> None:
+        """Learn how many channels the source has."""
+        self.source.width = width  # type: ignore[misc]
+        if len(self.sums) != self.width + 1:
+            self.sums = self.sums.new_zeros(self.width + 1)
+
     def receive(self, role: str, module: nn.Module, output: Tensor) -> None:
         """Take one module's output; with the last of them, read the signal."""
         if not module.training or not self._wanted(module) or not self.active:
@@ -83,8 +96,8 @@ class Tap:
         if isinstance(rows, int) and rows == 0:
             return
         first: Tensor = arguments[0]
-        width = self.times * self.source.width
-        if self.sums.device != first.device:
+        width = self.width
+        if self.sums.device != first.device or len(self.sums) != width + 1:
             self.sums = torch.zeros(width + 1, dtype=precise(first.device), device=first.device)
         with torch.no_grad():
             values = self.signal(*arguments).to(self.sums.dtype)

@@ -1,7 +1,7 @@
 """What a policy writes: puts slopes where nodes look for them, and takes them away again."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..compat import copy_each
 from ..neurons import DietLIF, LIFNode, RateIF, STDBNode, surrogate_shape
-from ..surrogate import SHAPES, MixedSurrogate, Slope, TensorSurrogate, WrittenSlope
+from ..surrogate import SHAPES, ChannelSlopes, MixedSurrogate, Slope, TensorSurrogate, WrittenSlope
 
 
 def is_node(module: nn.Module) -> bool:
@@ -68,6 +68,18 @@ class NodeSlopes:
             else:  # SpikingJelly's nodes share one surrogate object: a copy each, or all would follow
                 node.surrogate_function = _instead(node.surrogate_function, copy.deepcopy(node.surrogate_function))
 
+    def refine(self, slopes: Mapping[int, Slope]) -> None:
+        """Give some nodes, by their indices, a slope that is finer than one number."""
+        for index in slopes:
+            if not self.takes_tensor[index]:
+                kind = type(self.nodes[index]).__name__
+                raise ValueError(
+                    f"{kind} keeps its slope as one number; build the network with sage_snn.LIFNode and a surrogate "
+                    f"among {', '.join(SHAPES)}, call sage_snn.deploy.accelerate(model), or pass per='group'"
+                )
+        for index, slope in slopes.items():
+            self.nodes[index].slope = slope  # type: ignore[assignment]
+
     def require_shapes(self, *, every_step: bool) -> None:
         """Raise unless each node's slope can be learnt: a known surrogate, and our node for a slope per time step."""
         for node in self.nodes:
@@ -100,21 +112,29 @@ class NodeSlopes:
         """Of the nodes' own surrogates; `require_shapes` has made sure of them."""
         return [type(original).__name__ for original in self._originals]
 
-    def write(self, values: Tensor) -> None:
-        """Write one value per node (nodes,), or one per node and time step (nodes, T), which our nodes take."""
+    def write(self, values: Tensor | Sequence[Tensor]) -> None:
+        """Write one value per node (nodes,), or one per node and time step (nodes, T), which our nodes take.
+
+        Or a tensor for each: () or, to slopes of channels, of several.
+        """
         live: list[tuple[Tensor, Tensor]] = []
-        for node, value, ours in self._with(values.unbind()):
-            if ours and node.slope.live:
+        foreign: list[tuple[Any, Tensor]] = []
+        for node, value, ours in self._with(values.unbind() if isinstance(values, Tensor) else values):
+            if ours and isinstance(node.slope, ChannelSlopes):
+                value = node.slope.spread(value)
+            if not ours:
+                foreign.append((node, value))
+            elif node.slope.live and node.slope.tensor.shape == value.shape:
                 live.append((node.slope.tensor, value))
-            elif ours:  # put in place, not copied into it: a compiled backward pass may still need the old tensor
+            else:  # put in place, not copied into it: a compiled backward pass may still need the old tensor
                 node.slope.tensor = value.to(node.slope.tensor.device)
         if live:
             held, written = (list(side) for side in zip(*live, strict=True))
             copy_each(held, written)
-        if not all(ours for _, _, ours in self._with(self.nodes)):
-            for node, value, ours in self._with(values.tolist()):  # a host synchronisation, on a GPU
-                if not ours:
-                    node.surrogate_function.alpha = value
+        if foreign:
+            numbers = torch.stack([value for _, value in foreign]).tolist()  # a host synchronisation, on a GPU
+            for (node, _), value in zip(foreign, numbers, strict=True):
+                node.surrogate_function.alpha = value
 
     def restore(self) -> None:
         """Give every node its own surrogate back, untouched."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..compat import precise
-from .calls import ONES, function
+from .calls import ONES, function, pointer
 from .path import path
 
 SLICE = 2**19  # 2 MB of float32: ten such blocks, and what malloc keeps of them, stay below 64 MB
@@ -90,8 +90,30 @@ def gini_twin(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     return total / (times * batch * tokens)
 
 
-def _counted(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Tensor] | None:
-    """Entropy and Gini impurity (S, H) by the C++ kernel, or None if it cannot take q and k: then the twin must."""
+def row_entropy_twin(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+    """Normalised entropy of each query row (T, B, H, N), float64, in plain torch and for any values of q and k."""
+    require_pair(q, k)
+    (*_, tokens, _), keys = q.shape, k.shape[3]
+    found = q.new_zeros(q.shape[:4], dtype=precise(q.device))
+    if keys == 1:
+        return found
+    flat, image, row = found.flatten(0, 1), 0, 0
+    with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        for x in _scores(q, k, scale / temperature):
+            log_z, mean = _entropy_rows(x)
+            images, _, rows = log_z.shape
+            flat[image : image + images, :, row : row + rows] = log_z - mean
+            image, row = (image + images, 0) if row + rows == tokens else (image, row + rows)
+    return (found / math.log(keys)).clamp_(0, 1)
+
+
+def _counted(
+    q: Tensor, k: Tensor, factors: Sequence[float], rows: Tensor | None = None
+) -> tuple[Tensor, Tensor] | None:
+    """Entropy and Gini impurity (S, H) by the C++ kernel, or None if it cannot take q and k: then the twin must.
+
+    `rows` (T, B, H, N) gets the entropy of each row with the first factor, natural and not normalised.
+    """
     times, batch, heads, tokens, width = q.shape
     takes = path(q) == path(k) == "C++" and q.dtype in ONES and k.dtype in ONES and q.shape == k.shape
     if not (takes and q.numel() and tokens > 1 and all(map(math.isfinite, factors))):
@@ -103,7 +125,7 @@ def _counted(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Te
     refused = function("sage_attention")(
         *(part for parts in spikes for part in parts),
         *((c_int64 * 5)(times, batch, heads, tokens, width), (c_double * len(factors))(*factors), len(factors)),
-        *(sums[0].data_ptr(), sums[1].data_ptr(), torch.get_num_threads()),
+        *(sums[0].data_ptr(), sums[1].data_ptr(), pointer(rows), torch.get_num_threads()),
     )
     if refused:
         return None
@@ -118,6 +140,15 @@ def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: b
     """Normalised entropy per head (H,), float64: over the keys of each query row, or over the whole map."""
     counted = None if whole_map else _counted(q, k, [scale / temperature])
     return entropy_twin(q, k, scale, temperature, whole_map) if counted is None else counted[0][0].clone()
+
+
+@torch.library.custom_op("sage_snn::row_entropy", mutates_args=())
+def row_entropy(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+    """Normalised entropy over the keys of each query row, (T, B, H, N) float64: `entropy` is its mean per head."""
+    rows = torch.empty(q.shape[:4], dtype=torch.float64) if path(q) == "C++" else None
+    if rows is None or _counted(q, k, [scale / temperature], rows) is None:
+        return row_entropy_twin(q, k, scale, temperature)
+    return rows.div_(math.log(q.shape[3])).clamp_(0, 1)
 
 
 @torch.library.custom_op("sage_snn::gini", mutates_args=())
@@ -142,6 +173,11 @@ def attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Seque
 @entropy.register_fake  # pyright: ignore[reportUnknownMemberType]
 def _(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
     return q.new_empty(q.shape[2], dtype=precise(q.device))
+
+
+@row_entropy.register_fake  # pyright: ignore[reportUnknownMemberType]
+def _(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+    return q.new_empty(q.shape[:4], dtype=precise(q.device))
 
 
 @gini.register_fake  # pyright: ignore[reportUnknownMemberType]

@@ -36,7 +36,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_norm_lif_backward": [*[POINTER] * 17, *[LONG] * 4, INT, DOUBLE, INT, *MEMBRANE, INT, INT, INT],
     "sage_norm": [*[POINTER] * 6, LONG, LONG, DOUBLE, INT, INT],
     "sage_norm_backward": [*[POINTER] * 8, LONG, LONG, DOUBLE, INT, INT],
-    "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, INT],
+    "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, POINTER, INT],
     "sage_pool": [POINTER, *[LONG] * 4, POINTER, POINTER, INT],
     "sage_pool_backward": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],

@@ -11,10 +11,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..control import (
+    Block,
+    Channels,
     Firing,
     Gradient,
     Group,
     Membrane,
+    Source,
     Tap,
     around,
     carries_foreign_state,
@@ -22,6 +25,7 @@ from ..control import (
     find_groups,
 )
 from ..signals import SPREADS, FiringRate, GradientGain, HeadEntropy, NearThreshold, Signal, Spread
+from .grain import PerGroup
 from .policy import ranks
 
 SourceName = Literal["attention", "firing", "membrane", "gradient"]
@@ -59,8 +63,8 @@ def chosen_reading(source: str, signal: Signal | None, spread: str | Spread | No
 def readable_groups(model: nn.Module, groups: Sequence[Group] | None, source: SourceName) -> list[Group]:
     """The given groups, or those found in the model, each with something to read."""
     if source in OF_NODES:
-        nodes = [(g.neurons, g.name) for g in (find_groups(model) if groups is None else groups)]
-        return [Group(neurons, name, [OF_NODES[source](node) for node in neurons]) for neurons, name in nodes]
+        found = find_groups(model) if groups is None else groups
+        return [Group(g.neurons, g.name, [_of_node(source, node, g) for node in g.neurons]) for g in found]
     chosen: list[Group] = [*(find_blocks(model) if groups is None else groups)]
     empty = [str(group.name or i) for i, group in enumerate(chosen) if not group.sources]
     if empty:
@@ -84,23 +88,30 @@ def require_readable(signal: Signal, groups: Sequence[Group]) -> None:
                 )
 
 
+def _of_node(source: SourceName, node: nn.Module, group: Group) -> Source:
+    if source == "firing":
+        return Firing(node, channels_last=isinstance(group, Block) and group.layout == "TBNC")
+    return OF_NODES[source](node)
+
+
 class Reader:
     """The taps on all groups: what was read since the last step, averaged over passes and ranks."""
 
     def __init__(
         self,
         model: nn.Module,
-        groups: Sequence[Group],
-        signal: Signal,
+        grain: PerGroup,
         device: torch.device,
         give_up: Callable[[], None],
     ) -> None:
-        self.groups = groups
+        self.groups = grain.groups
         self.taps: list[list[Tap]] = []
-        for group in groups:
-            holders = [None if s.read is not None else around(model, s.modules().values()) for s in group.sources]
-            pairs = zip(group.sources, holders, strict=True)
-            self.taps.append([Tap(s, signal, device, give_up=give_up, holder=holder) for s, holder in pairs])
+        for i in range(len(self.groups)):
+            sources, options = grain.sources(i), {"extra": grain.extra, "give_up": give_up}
+            holders = [None if s.read is not None else around(model, s.modules().values()) for s in sources]
+            pairs = zip(sources, holders, strict=True)
+            self.taps.append([Tap(s, grain.signal(i), device, **options, holder=holder) for s, holder in pairs])
+        self._have_agreed = False
 
     @property
     def all_taps(self) -> list[Tap]:
@@ -123,6 +134,8 @@ class Reader:
             if tap.source.read is not None:
                 tap.add(*tap.source.read())
         has_read = any(tap.has_read for tap in self.all_taps)
+        if ranks() > 1 and not per_rank:
+            self._agree_on_widths()
         sums = torch.cat([tap.sums.to(self.device) for tap in self.all_taps])
         everybody = has_read
         if ranks() > 1 and not per_rank:
@@ -135,6 +148,17 @@ class Reader:
             raise RuntimeError(_nothing_read(has_read))
         means = iter([part[:-1] / part[-1] for part in sums.split([len(tap.sums) for tap in self.all_taps])])
         return [torch.cat([next(means) for _ in taps]) for taps in self.taps]
+
+    def _agree_on_widths(self) -> None:
+        """A rank that did not reach a node has not seen its channels, and learns from the others how many there are."""
+        taps = [tap for tap in self.all_taps if isinstance(tap.source, Channels)]
+        if not taps or self._have_agreed:
+            return
+        widths = torch.tensor([tap.source.width for tap in taps], device=self.device)
+        dist.all_reduce(widths, op=dist.ReduceOp.MAX)
+        for tap, width in zip(taps, widths.tolist(), strict=True):
+            tap.set_width(width)
+        self._have_agreed = True
 
     @property
     def unread(self) -> list[int]:

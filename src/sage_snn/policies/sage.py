@@ -12,8 +12,9 @@ from ..compat import precise
 from ..control import Group, group_nodes, is_compiled, nodes_of, owners
 from ..laws import DeadZoneTanh, Law, check_law
 from ..signals import SPREADS, Signal, Spread, check_spread
-from ..statistics import History, Statistics
-from .policy import BASE, Policy, device_of
+from ..statistics import Statistics
+from .granularity import GRAINS, Per, require_grain
+from .policy import Policy, device_of
 from .reader import Reader, SourceName, chosen_reading, readable_groups, require_readable
 from .settings import differences, functions_among, parse_settings, settings_of
 
@@ -28,6 +29,7 @@ class SAGE(Policy):
 
     Per step and block: signal per head, averaged over micro-batches and ranks; spread over heads; statistics over
     time and blocks; law. The first `warmup_steps` training steps keep the base slope while statistics accumulate.
+    `per` "head", "channel" or "token" makes the slopes finer (docs/policies.md).
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class SAGE(Policy):
         blocks: Sequence[Group] | None = None,
         groups: Sequence[Group] | None = None,
         source: SourceName = "attention",
+        per: Per = "group",  # Choice: decision 11
         signal: Signal | None = None,  # Choice: decision 17
         spread: str | Spread | None = None,  # Choice: decision 7
         statistics: Statistics = Statistics(decay=0.95),  # noqa: B008 (frozen)
@@ -54,10 +57,11 @@ class SAGE(Policy):
         self.signal, self.spread = chosen_reading(source, signal, spread)
         groups = readable_groups(model, blocks if groups is None else groups, source)
         require_readable(self.signal, groups)
+        require_grain(per, self.signal, groups, source=source, neurons=neurons, every=every, same_step=same_step)
         check_spread(self.spread, {group.width for group in groups})
         check_law(law, torch.zeros(len(groups), dtype=precise(device_of(model)), device=device_of(model)))
         nodes, owner = _nodes_and_owners(model, groups, neurons)
-        if len(groups) == 1 and statistics.center:
+        if len(groups) == 1 and statistics.center and per == "group":
             warnings.warn(
                 f"one {'attention block' if source == 'attention' else 'group'} only: centring over blocks makes every "
                 "score zero, so the slope stays at its base; pass statistics=Statistics(center=False)",
@@ -65,67 +69,62 @@ class SAGE(Policy):
             )
         super().__init__(model, nodes, groups)
         self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
-        self.statistics, self.law, self.neurons = statistics, law, neurons
+        self.statistics, self.law, self.neurons, self.per = statistics, law, neurons, per
         self._reader: Reader | None = None
         self._has_warned_of_compiling = False
-        self._start(owner, device_of(model))
+        self._steps = 0
+        self._grain = GRAINS[per](self, groups, self._nodes, owner, device_of(model))
         try:
             self._attach(device_of(model))
         except BaseException:
             self.remove()
             raise
 
-    def _start(self, owner: list[int], device: torch.device) -> None:
-        """What is known before the first step."""
-        count, exact = len(self.groups), precise(device)
-        self._steps = 0
-        self._history = History.start(count, device)
-        self._owner = torch.tensor(owner, device=device)
-        # Choice: decision 13, relative to the base
-        self._ratios = torch.tensor(self._nodes.bases, dtype=exact, device=device) / self._law_base
-        self._slopes = torch.full((count,), self._law_base, dtype=exact, device=device)
-        self._dispersion, self._smoothed, self._zscores = torch.full((3, count), torch.nan, dtype=exact, device=device)
-        self._readings = [torch.full((group.width,), torch.nan, dtype=exact, device=device) for group in self.groups]
-        # Without two values to spread, a deviation says nothing: such a group keeps its base and stays out of the mean.
-        is_deviation = self.spread in (SPREADS["std"], SPREADS["sample_std"])
-        self._alone = torch.tensor([is_deviation and group.width == 1 for group in self.groups], device=device)
-
     def _attach(self, device: torch.device) -> None:
         if self.same_step and not all(self._nodes.takes_tensor):
             raise ValueError("same_step=True needs nodes that keep their slope in a tensor: sage_snn.neurons.LIFNode")
         if self.same_step and any(getattr(s, "gives", None) == "gradient" for g in self.groups for s in g.sources):
             raise ValueError("gradients are there after backward(), too late for same_step=True; leave it out")
-        self._nodes.hold(live=self.same_step, device=device)
+        self._grain.give_up = self.remove
+        self._grain.hold(live=self.same_step, device=device)
+        self._grain.begin_step(may_move=self.warmup_steps == 0)
         model = self._model()
         assert model is not None
-        self._reader = Reader(model, self.groups, self.signal, device, self.remove)
+        self._reader = Reader(model, self._grain, device, self.remove)
         if is_compiled(model):
-            self._warn_of_compiling()
+            self._heed_compiling()
 
     @property
     def slopes(self) -> Tensor:
-        """Slopes in force (blocks,)."""
-        return self._slopes.clone()
+        """Slopes in force (blocks,), the mean where a block has several."""
+        return self._grain.slopes
+
+    @property
+    def fine_slopes(self) -> list[Tensor]:
+        """The same in their own size: a tensor () or (heads,) per block, (channels,) per node, or, of the tokens of the
+        last pass, (T, B, N) per block.
+        """
+        return self._grain.fine_slopes
 
     @property
     def dispersion(self) -> Tensor:
-        """Spread over heads of the last step (blocks,); NaN before the first."""
-        return self._dispersion.clone()
+        """Spread over heads of the last step (blocks,), the mean of the tokens' where they decide; NaN before it."""
+        return self._grain.dispersion.clone()
 
     @property
     def smoothed(self) -> Tensor:
-        """Exponential average of the dispersion (blocks,)."""
-        return self._smoothed.clone()
+        """Exponential average of the dispersion (blocks,); of the heads' or channels' own readings, the mean of it."""
+        return self._grain.smoothed.clone()
 
     @property
     def zscores(self) -> Tensor:
-        """Normalised and centred scores, what the law sees (blocks,)."""
-        return self._zscores.clone()
+        """Normalised and centred scores, what the law sees (blocks,), the mean where a block has several."""
+        return self._grain.zscores.clone()
 
     @property
     def readings(self) -> list[Tensor]:
         """The signal of the last step, a tensor per group: (heads,) for attention, (nodes,) for firing."""
-        return [values.clone() for values in self._readings]
+        return [values.clone() for values in self._grain.readings]
 
     @property
     def head_entropy(self) -> list[Tensor]:
@@ -140,43 +139,37 @@ class SAGE(Policy):
         assert reader is not None
         if self._steps % self.every == 0:
             reader.warn_of_replays(same_step=self.same_step)
-            self._readings = reader.read(per_rank=self.per_rank)
-            if self._slopes.device != reader.device:
-                self._move(reader.device)
-            self._control(torch.stack([self.spread(values) for values in self._readings]), reader.unread)
+            readings = reader.read(per_rank=self.per_rank)
+            self._grain.to(reader.device)
+            self._control(readings, reader.unread)
         if reader.is_compiled:
-            self._warn_of_compiling()
+            self._heed_compiling()
         self._steps += 1
         if self.statistics.restart and self._steps == self.warmup_steps:  # be it a step that reads or not
-            self._history = self._history.restarted()
-        reader.clear(active=self._steps % self.every == 0)
+            self._grain.restart()
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        assert self._reader is not None
+        self._reader.clear(active=self._steps % self.every == 0)
+        self._grain.begin_step(may_move=self._steps >= self.warmup_steps)
 
     def paused(self) -> AbstractContextManager[None]:
         """Inside, forward passes are not read."""
         assert self._reader is not None
         return self._reader.paused()
 
-    def _control(self, dispersion: Tensor, unread: list[int]) -> None:
+    def _control(self, readings: list[Tensor], unread: list[int]) -> None:
         update = self._steps + 1
-        self._dispersion = dispersion
-        observed = dispersion.masked_fill(self._alone, torch.nan)
-        self._history, self._smoothed, scores = self.statistics.update(self._history, observed)
-        self._zscores = scores.masked_fill(self._alone, 0.0)
-        bad = ~dispersion.isfinite()
+        self._grain.observe(readings)
+        bad = ~self._grain.dispersion.isfinite()
         # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
-        can_look = dispersion.device.type == "cpu" or update % 100 == 0
+        can_look = bad.device.type == "cpu" or update % 100 == 0
         if can_look and bad.any():
             self._warn_of_gaps(bad.nonzero().flatten().tolist(), unread)
         # Same-step slopes act on this very step, next-step slopes on the one after: the warm-up ends accordingly.
         if update >= self.warmup_steps + self.same_step:
-            slopes = self.law(self._zscores).to(self._slopes)
-            keep = bad | self._alone | self._zscores.isnan()
-            if can_look and not (slopes[~keep] > 0).all():
-                raise ValueError(
-                    f"the law gave {slopes.tolist()} for {self._zscores.tolist()}: slopes must be positive"
-                )
-            self._slopes = torch.where(keep, self._slopes, slopes)
-            self._nodes.write(self._slopes[self._owner] * self._ratios)
+            self._grain.decide(can_look=can_look)
 
     def _warn_of_gaps(self, bad: list[int], unread: list[int]) -> None:
         for indices, why in (
@@ -190,16 +183,16 @@ class SAGE(Policy):
                 names = ", ".join(str(self.groups[i].name or i) for i in indices)
                 warnings.warn(f"the signal of {names} {why}; its slope stays", stacklevel=4)
 
-    def _warn_of_compiling(self) -> None:
+    def _heed_compiling(self) -> None:
+        if self.per == "token":
+            self.remove()
+            raise RuntimeError(
+                "slopes per token are filled in while the pass runs, which torch.compile cannot do; train the model "
+                "uncompiled, or with per='group' or 'head'"
+            )
         if not self._has_warned_of_compiling and not all(self._nodes.takes_tensor):
             self._has_warned_of_compiling = True
             warnings.warn(f"the model is compiled, and {RECOMPILES}", stacklevel=4)
-
-    def _move(self, device: torch.device) -> None:
-        """Follow a model that was moved after the policy was attached."""
-        for name in ("_owner", "_ratios", "_slopes", "_alone"):
-            setattr(self, name, getattr(self, name).to(device))
-        self._history = History(*(x.to(device) for x in self._history))
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -210,42 +203,28 @@ class SAGE(Policy):
             "spread": named.get(self.spread, self.spread),
             "statistics": self.statistics,
             "law": self.law,
-            **{name: getattr(self, name) for name in ("neurons", "every", "warmup_steps", "same_step")},
+            **{name: getattr(self, name) for name in ("neurons", "per", "every", "warmup_steps", "same_step")},
         }
-
-    @property
-    def _law_base(self) -> float:
-        return float(getattr(self.law, "base", BASE))
 
     def state_dict(self) -> dict[str, Any]:
         """Steps, history, last readings and, if it has one, the signal's own state."""
         signal = getattr(self.signal, "state_dict", dict)()
-        readings = {"dispersion": self.dispersion, "smoothed": self.smoothed, "zscores": self.zscores}
-        history = {name: value.clone() for name, value in self._history._asdict().items()}
-        own = {"steps": self._steps, "history": history, "readings": self.readings, "signal": signal}
         settings = {name: settings_of(thing) for name, thing in self._settings.items()}
-        return super().state_dict() | {"settings": settings} | readings | own
+        own = {"steps": self._steps, "signal": signal, "settings": settings}
+        return super().state_dict() | own | self._grain.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue to the same bits."""
         super().load_state_dict(state)
         self._require_same_settings(state["settings"])
-        device = self._slopes.device
         self._steps = int(state["steps"])
-        self._history = History(**{name: value.to(device) for name, value in state["history"].items()})
-        self._slopes = state["slopes"].to(device, copy=True)
-        self._dispersion, self._smoothed = state["dispersion"].to(device), state["smoothed"].to(device)
-        self._zscores = state["zscores"].to(device)
-        readings = state["readings"] if "readings" in state else state["head_entropy"]  # its name before
-        self._readings = [values.to(device) for values in readings]
+        self._grain.load_state_dict(state)
         if state["signal"]:
             self.signal.load_state_dict(state["signal"])  # type: ignore[attr-defined]
-        assert self._reader is not None
-        self._reader.clear(active=self._steps % self.every == 0)
-        self._nodes.write(self._slopes[self._owner] * self._ratios)
+        self._begin_step()
 
     def _require_same_settings(self, saved: Any) -> None:
-        saved = parse_settings(saved) if isinstance(saved, str) else saved
+        saved = {"per": "group"} | (parse_settings(saved) if isinstance(saved, str) else saved)
         if lines := differences(saved, self._settings):
             raise ValueError(
                 "this state is of other settings:\n  "
@@ -263,23 +242,22 @@ class SAGE(Policy):
         """A line per block: what is read where, nodes, slope, dispersion, score."""
         lines = [super().describe()]
         lines += [f"  signal {self.signal}, law {self.law}", f"  {self.statistics}"]
-        lines += [f"  step {self._steps}, warm-up {self.warmup_steps}, every {self.every}"]
-        nodes = torch.bincount(self._owner, minlength=len(self.groups)).tolist()
+        lines += [f"  step {self._steps}, warm-up {self.warmup_steps}, every {self.every}, a slope per {self.per}"]
+        slopes, dispersion, zscores = self.slopes, self.dispersion, self.zscores
         for i, group in enumerate(self.groups):
             told = " and ".join(dict.fromkeys(map(str, group.sources)))
             lines.append(
-                f"  {group.name or i}: {told}, {nodes[i]} nodes, "
-                f"slope {self._slopes[i]:.4f}, dispersion {self._dispersion[i]:.3g}, z {self._zscores[i]:+.3f}"
-                f"{self._remark(i)}"
+                f"  {group.name or i}: {told}, {self._grain.owner.count(i)} nodes, "
+                f"slope {slopes[i]:.4f}, dispersion {dispersion[i]:.3g}, z {zscores[i]:+.3f}{self._remark(i)}"
             )
         if not all(self._nodes.takes_tensor):
             lines.append(f"  under torch.compile: {RECOMPILES}")
         return "\n".join(lines)
 
     def _remark(self, index: int) -> str:
-        if self._alone[index]:
+        if self._grain.keeps_base[index]:
             return " (one value, nothing to spread: keeps its base)"
-        is_silent = len(self._readings[index]) > 1 and float(self._dispersion[index]) == 0
+        is_silent = len(self._grain.readings[index]) > 1 and float(self._grain.dispersion[index]) == 0
         return " (silent: all its values are the same)" if is_silent else ""
 
     def remove(self) -> None:

@@ -205,9 +205,10 @@ struct Worker {  // of one thread
     std::vector<Totals> totals;
     std::vector<Sums> sums;
 
-    // found (S, 2): sums over the rows of a map of entropy and impurity.
-    bool run(const Sizes& s, const Spikes& q, const Spikes& k, Index map, const std::vector<Table>& tables,
-             double* found) {
+    // found (S, 2): sums over the rows of a map of entropy and impurity; rows (N,): entropy of each row with the first
+    // table, unless null.
+    bool run(const Sizes& s, const Spikes& q, const Spikes& k, Index map, const std::vector<Table>& tables, double* found,
+             double* rows) {
         if (!q.pack(s, map, true, queries, packed, query) || !k.pack(s, map, false, keys, packed, planes)) return false;
         const Index features = (s.width + 7) / 8 * 8, token_words = words(s.width);
         planes.resize(size_t(features * words(s.tokens)), 0);
@@ -217,8 +218,10 @@ struct Worker {  // of one thread
         sums.assign(tables.size(), Sums());
         for (Index first = 0; first < s.tokens; first += ROWS) {
             weigh(s, &query[size_t(first * token_words)], features, tables);
-            const Index rows = s.tokens - first < ROWS ? s.tokens - first : ROWS;
-            for (size_t i = 0; i < tables.size(); ++i) sums[i].add(totals[i], rows, tables[i].reach);
+            const Index count = s.tokens - first < ROWS ? s.tokens - first : ROWS;
+            for (size_t i = 0; i < tables.size(); ++i) sums[i].add(totals[i], count, tables[i].reach);
+            for (Index j = 0; rows && j < count; ++j)
+                rows[first + j] = std::log(totals[0].z[j]) - totals[0].u[j] / totals[0].z[j];
         }
         for (size_t i = 0; i < tables.size(); ++i) {
             sums[i].flush();
@@ -254,12 +257,13 @@ struct Worker {  // of one thread
 }  // namespace sage
 
 // entropy, gini: (S, H), sums over rows of log Z - U / Z (natural logarithm, not normalised) and of 1 - sum p^2 for each
-// of S factors = scale / temperature. Returns 0; or 1 if some value is not a spike, or 2 if a factor is so large that Z
-// leaves the range of double: then the outputs mean nothing.
+// of S factors = scale / temperature. rows: (T, B, H, N), log Z - U / Z of every row with the first factor, or null.
+// Returns 0; or 1 if some value is not a spike, or 2 if a factor is so large that Z leaves the range of double: then the
+// outputs mean nothing.
 extern "C" __attribute__((visibility("default"))) int sage_attention(
     const void* q, const std::int64_t* q_strides, int q_size, std::uint64_t q_one, const void* k,
     const std::int64_t* k_strides, int k_size, std::uint64_t k_one, const std::int64_t* shape, const double* factors,
-    std::int64_t count, double* entropy, double* gini, int threads) {
+    std::int64_t count, double* entropy, double* gini, double* rows, int threads) {
     using namespace sage;
     const Sizes s{shape[0], shape[1], shape[2], shape[3], shape[4]};
     const Spikes query{static_cast<const unsigned char*>(q), q_strides, q_size, q_one};
@@ -277,7 +281,8 @@ extern "C" __attribute__((visibility("default"))) int sage_attention(
         for (Index map = 0; map < s.maps(); ++map) {
             if (!binary.load(std::memory_order_relaxed)) continue;
             double* mine = found.data() + map * count * 2;
-            if (!worker.run(s, query, key, map, tables, mine)) binary.store(false, std::memory_order_relaxed);
+            double* each = rows ? rows + map * s.tokens : nullptr;
+            if (!worker.run(s, query, key, map, tables, mine, each)) binary.store(false, std::memory_order_relaxed);
         }
     }
     if (!binary.load()) return 1;
