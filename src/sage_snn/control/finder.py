@@ -30,8 +30,8 @@ def find_blocks(model: nn.Module) -> list[Block]:
         source.name = _plain(name)
         _refuse_odd_heads(source)
         nodes = [node for part in parts for node in nodes_of(part)]
-        inside = {"attention": nodes_of(attention), "by_head": _nodes_by_head(attention)}
-        blocks.append(Block(nodes, name=source.name, **inside, source=source))
+        inside, by_head = nodes_of(attention), _nodes_by_head(attention)
+        blocks.append(Block(nodes, name=source.name, attention=inside, by_head=by_head, source=source))
     if not blocks:
         kind = type(unwrapped(model)).__name__
         raise ValueError(

@@ -35,7 +35,7 @@ class Source(Protocol):
         """Arguments of the signal from one output per role."""
         ...
 
-    def rows(self, *arguments: Any, **named: Any) -> int:
+    def rows(self, *arguments: Any, **named: Any) -> int | Tensor:
         """How much this pass counts among those of a step."""
         ...
 

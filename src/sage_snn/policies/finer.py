@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..control import Block, Channels, Source
+from ..control import Block, Channels, Group, Source
 from ..signals import Signal
 from ..surrogate import ChannelSlopes
 from .grain import PerGroup, Track
@@ -69,7 +69,8 @@ class PerHead(_Finer):
         """Slopes of channels for the nodes whose channels are those of the heads, one number for the others."""
         super().hold(live=live, device=device)
         finer: dict[int, ChannelSlopes] = {}
-        for block, node in ((group, node) for group in self.groups for node in _by_head(group)):
+        blocks = [_with_heads(group) for group in self.groups]
+        for block, node in ((block, node) for block in blocks for node in block.by_head):
             index = next((i for i, other in enumerate(self.nodes.nodes) if other is node), None)
             if index is not None:
                 repeats = block.parts if node is block.query else 1
@@ -95,13 +96,13 @@ class PerHead(_Finer):
             track.slopes = slopes.to(device, copy=True)
 
 
-def _by_head(group: Any) -> Sequence[Any]:
+def _with_heads(group: Group) -> Block:
     if not isinstance(group, Block) or not group.by_head:
         raise ValueError(
             f"block {group.name} does not say which of its nodes have heads; pass Block(by_head=[...]) with those of "
             "query, key and value, or per='group'"
         )
-    return group.by_head
+    return group
 
 
 class PerChannel(_Finer):
