@@ -10,7 +10,7 @@ from sage_snn.data import describe, load_data
 from sage_snn.policies import Fixed, Learnable
 from sage_snn.recipes.fields import RecipeError, parse_settings
 from sage_snn.recipes.recipe import Recipe, differences, load_recipe, parse_recipe, shipped_recipes
-from sage_snn.studies.study import run_key
+from sage_snn.studies.plan import run_key
 from sage_snn.training.builders import build_optimizer, build_schedule
 
 OFFICIAL_OPERATIONS = {"Equalize", "Rotate", "ShearX", "TranslateXRel", "TranslateYRel"}

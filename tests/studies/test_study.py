@@ -5,7 +5,8 @@ import yaml
 
 from sage_snn.recipes import POLICIES, load_recipe
 from sage_snn.studies import StudyError, load_study, shipped_studies
-from sage_snn.studies.study import parse_study, run_key, shipped_study
+from sage_snn.studies.plan import run_key
+from sage_snn.studies.study import parse_study, shipped_study
 
 BASE = {"name": "mine", "recipe": "digits", "axes": {"policy.kind": ["fixed", "sage"], "seed": [1, 2]}}
 PAPER = (

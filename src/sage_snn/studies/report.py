@@ -21,10 +21,11 @@ from .page.markup import Markup, tag
 from .page.material import facts_list, figure_section, recipe_section, runs_section
 from .paper.claims import Claim, claims
 from .paper.sections import claims_table, is_reported, reported, verdicts_in_words
+from .plan import Planned
 from .progress import duration
 from .results import ResultError, RunResult, field_columns, table
 from .silence import silence
-from .study import Planned, Study
+from .study import Study
 from .systems.entry import entries
 from .systems.markdown import systems_markdown
 from .systems.section import systems_section

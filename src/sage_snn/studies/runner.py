@@ -12,9 +12,11 @@ from ..recipes.recipe import Recipe
 from ..runs.run import data_of
 from ..training import InterruptedRunError, train
 from ..training.stopping import StopRequest, stopping_politely
+from .plan import Planned
 from .progress import StudyProgress, announcement
 from .state import BusyRunError, StudyState, first_lines
-from .study import Planned, Study, StudyError
+from .study import Study
+from .variant import StudyError
 
 WAIT_SECONDS = 1.0
 
