@@ -1,15 +1,17 @@
 """Every measurement runs and its rows add up; how fast anything is, no test asks."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from sage_snn.bench import bench, measures
+from sage_snn.bench import bench, measures, policies
 from sage_snn.bench.contestants import Size, Unit
 from sage_snn.bench.resnet import ResNetSize
 from sage_snn.bench.timing import Timing, alternate
 from sage_snn.kernels import native, switched_off
+from sage_snn.recipes import POLICIES
 
 TINY = Size(16, 2, 2, depth=2, time_steps=2, image=16)
 TINY_RESNET = ResNetSize(0.0625, 2, time_steps=2, image=16)
@@ -88,6 +90,58 @@ def test_overhead_names_its_parts_and_leaves_nothing_attached():
     parts = {row.contestant: row for row in measures.overhead((TINY,), 1)}
     assert list(parts) == ["statistic", "controller", "recording, four temperatures", "whole"]
     assert all("% of the step" in row.note for row in parts.values())
+
+
+def test_every_policy_of_the_recipes_is_measured_in_every_size():
+    rows = {row.contestant: row for row in policies.policies(Size(16, 2, 4, depth=2, time_steps=2, image=16), 1)}
+    assert next(iter(rows)) == "plain step"
+    assert {name.split(" per ")[0] for name in rows} == {"plain step", *POLICIES.names} - {"none"}
+    assert {"learnable", "learnable per layer", "learnable per time"} <= set(rows)
+    assert "learnable per network" not in rows
+    assert all(
+        row.note.endswith("% of the step, median difference") for name, row in rows.items() if name != "plain step"
+    )
+
+
+def test_a_policy_that_cannot_run_on_a_network_is_named_with_the_reason(capsys):
+    rows = [row.contestant for row in policies.policies(TINY_RESNET, 1)]
+    assert "fixed" in rows
+    assert "sage" not in rows
+    told = capsys.readouterr().out
+    assert "policy sage does not take part on ResNet-19 of width 0.0625: policy: no spiking self-attention" in told
+
+
+class Trying:
+    """Wants the batch, and acts every third step."""
+
+    needs_batch, every = True, 3
+
+    def __init__(self):
+        self.batches = []
+
+    def parameters(self):
+        return iter(())
+
+    def step(self, batch):
+        self.batches.append(batch)
+
+
+@pytest.mark.parametrize("every", [3, 65])
+def test_a_turn_holds_a_whole_period_and_gives_the_batch_to_those_who_want_it(every):
+    policy, part = Trying(), SimpleNamespace()
+    policy.every, part.build = every, lambda model, steps_per_epoch, seed: policy
+    if every > policies.LONGEST:
+        with pytest.raises(ValueError, match="it acts every 65 steps, and a turn here has at most 64"):
+            policies._turn(part, TINY)
+        return
+    turn = policies._turn(part, TINY)
+    assert len(policy.batches) == every
+    turn()
+    assert len(policy.batches) == 2 * every
+    images, labels = policy.batches[-1]
+    assert images.equal(TINY.data()[0])
+    assert labels.equal(TINY.data()[1])
+    assert turn.timing(Timing((6.0, 3.0))).seconds == (2.0, 1.0)
 
 
 def test_a_bench_prints_its_table_and_writes_it(tmp_path, monkeypatch, capsys):

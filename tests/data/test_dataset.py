@@ -71,6 +71,24 @@ def test_a_subset_keeps_the_pairs_of_image_and_label_and_depends_on_the_seed():
     assert some.subset(30, seed=0) is some
 
 
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=60), st.data())
+@settings(deadline=None, max_examples=60)
+def test_subsets_of_two_numbers_share_no_image_and_the_first_is_the_usual_one(labels, draw):
+    n, seed = draw.draw(st.integers(1, len(labels))), draw.draw(st.integers(0, 5))
+    labels, seen = torch.tensor(labels), []
+    with pytest.raises(DataError, match=rf"there is no subset {len(labels) + 1} of {n} images: {len(labels)} hold \d+"):
+        stratified(labels, n, seed, len(labels) + 1)
+    for number in range(len(labels)):
+        try:
+            chosen = stratified(labels, n, seed, number).tolist()
+        except DataError:
+            break
+        assert len(chosen) == n
+        assert not set(seen) & set(chosen)
+        seen += chosen
+    assert seen[:n] == stratified(labels, n, seed).tolist()
+
+
 def test_a_subset_of_files_keeps_their_labels(tmp_path):
     paths = [tmp_path / f"{i}.png" for i in range(10)]
     part = Images(paths, torch.arange(10) % 2).subset(4, seed=0)

@@ -29,6 +29,16 @@ def test_subsets_are_asked_for_by_number():
     assert data.mean == load_data("digits").mean
 
 
+def test_subsets_of_another_number_share_no_image():
+    first, second = (load_data("digits", train_images=100, test_images=50, subset=number) for number in (0, 1))
+    assert first.train.pixels.equal(load_data("digits", train_images=100).train.pixels)
+    for part in ("train", "test"):
+        mine, other = ({bytes(p.numpy()) for p in getattr(data, part).pixels} for data in (first, second))
+        assert not mine & other
+    with pytest.raises(DataError, match="no subset 7 of 50 images: 360 hold 7 that share none, from 0 on"):
+        load_data("digits", test_images=50, subset=7)
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [("cifar-10", "cifar10"), ("digit", "digits"), ("imagenet", "imagenet200"), ("tiny-imagenet", "tiny-imagenet200")],

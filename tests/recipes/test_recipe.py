@@ -10,7 +10,7 @@ from sage_snn.data import describe, load_data
 from sage_snn.policies import Fixed, Learnable
 from sage_snn.recipes.fields import RecipeError, parse_settings
 from sage_snn.recipes.recipe import Recipe, differences, load_recipe, parse_recipe, shipped_recipes
-from sage_snn.studies.study import run_key
+from sage_snn.studies.plan import run_key
 from sage_snn.training.builders import build_optimizer, build_schedule
 
 OFFICIAL_OPERATIONS = {"Equalize", "Rotate", "ShearX", "TranslateXRel", "TranslateYRel"}
@@ -117,6 +117,7 @@ def test_a_number_with_an_exponent_is_a_number():
         ({"policy": {"low": 4.5}}, "must hold the base slope 4"),
         ({"model": "spikformer"}, "model"),
         ({"batch_size": 10, "accumulate": 3}, "must divide batch_size"),
+        ({"subset": 1}, "set train_images or test_images, or remove it"),
     ],
 )
 def test_wrong_fields_are_errors_that_name_the_cure(fields, message):
@@ -195,6 +196,13 @@ def test_recipes_without_such_files_are_written_and_known_as_ever(tmp_path):
     assert recipe.pinned() == recipe
     assert not {"init_from", "data_digest", "init_digest"} & (recipe.model_dump() | recipe.identity()).keys()
     assert run_key(recipe) == "cifar10-sage-t4-s42-053c64cf"
+
+
+def test_other_images_are_another_run_and_the_usual_ones_are_written_as_ever():
+    usual, other = (load_recipe("cifar10-study", {"subset": number}) for number in (0, 1))
+    assert "subset" not in usual.model_dump()
+    assert other.model_dump()["subset"] == 1
+    assert run_key(other) != run_key(usual) == run_key(load_recipe("cifar10-study"))
 
 
 def test_digests_are_read_from_the_files_never_from_settings(tmp_path):

@@ -84,12 +84,17 @@ def write_study(
     return made
 
 
+def _depth(recipe: Any) -> int:
+    """Blocks, or as many layers as are enough to have several."""
+    return getattr(recipe.model, "depth", 3)
+
+
 def _firing_rates(recipe: Any, epoch: int) -> dict[str, float]:
     """Names as in a Spikformer; the first query is silent in runs of seed 1."""
     inside = ["attention.query", "attention.key", "attention.value", "attention", "attention.projection"]
     inside += ["mlp.first", "mlp.second"]
     names = [*(f"stem.stages.{stage}.lif" for stage in range(4)), "stem.position.lif"]
-    names += [f"blocks.{block}.{node}.lif" for block in range(recipe.model.depth) for node in inside]
+    names += [f"blocks.{block}.{node}.lif" for block in range(_depth(recipe)) for node in inside]
     rates = {name: 0.02 + 0.001 * (place + epoch + recipe.seed) for place, name in enumerate(names)}
     return rates | ({"blocks.0.attention.query.lif": 0.0} if recipe.seed == 1 else {})
 
@@ -97,10 +102,14 @@ def _firing_rates(recipe: Any, epoch: int) -> dict[str, float]:
 def _signals(recipe: Any, epoch: int, steps: int, chance: np.random.Generator) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for step in range(epoch * steps, (epoch + 1) * steps):
-        for block in range(recipe.model.depth):
+        for block in range(_depth(recipe)):
             row = {"step": step, "block": block, "dispersion": None, "zscore": None, "slope": 4.0, "entropy": None}
-            if recipe.policy.kind == "learnable":
+            if recipe.policy.kind == "fixed":
+                row["slope"] = recipe.policy.slope
+            elif recipe.policy.kind == "learnable":
                 row["slope"] = 4 + 0.01 * step
+            elif recipe.policy.kind == "scheduled":
+                row["slope"] = 2 + 2 * step / (recipe.epochs * steps - 1)
             elif recipe.policy.kind == "sage":
                 entropy = 0.99 - 0.001 * chance.random(recipe.model.heads) * (block + 1)
                 entropy[0] = 1.0 if recipe.seed == 1 and block == 0 else entropy[0]
@@ -114,7 +123,7 @@ def _signals(recipe: Any, epoch: int, steps: int, chance: np.random.Generator) -
 def _observations(recipe: Any, epoch: int, steps: int, chance: np.random.Generator) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for step in range(epoch * steps, (epoch + 1) * steps):
-        for block in range(recipe.model.depth):
+        for block in range(_depth(recipe)):
             for temperature in recipe.observe.temperatures:
                 spread = 0.004 / temperature * (1 + block) * chance.random(recipe.model.heads)
                 lists = {"entropy": (1 - spread).tolist(), "gini": (0.98 - spread / 10).tolist()}

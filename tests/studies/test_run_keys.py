@@ -8,7 +8,7 @@ import pytest
 from sage_snn.recipes import load_recipe, parse_recipe
 from sage_snn.recipes.fields import flat
 from sage_snn.studies import load_study, shipped_studies
-from sage_snn.studies.study import run_key
+from sage_snn.studies.plan import run_key
 
 KEYS = json.loads(Path(__file__).with_name("run_keys.json").read_text(encoding="utf-8"))
 

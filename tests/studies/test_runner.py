@@ -133,7 +133,7 @@ def test_a_study_without_its_data_stops_once_with_the_cure(tmp_path, capsys):
 
 def test_each_data_set_is_looked_at_once_and_only_for_runs_that_are_left(done, monkeypatch):
     looked: list[str] = []
-    monkeypatch.setattr(runner, "load_data", lambda name, *_, **__: looked.append(name))
+    monkeypatch.setattr(runner, "data_of", lambda recipe: looked.append(recipe.data))
     study, out, _ = done
     run_study(study, out, progress=False)
     assert looked == []

@@ -18,6 +18,7 @@ from ..kernels import status
 from ..kernels.memory import keep_freed_memory
 from . import measures
 from .measures import LARGE, MIDDLE, RESNET, SMALL, Row
+from .policies import policies
 
 
 def run_bench(out: Path | None, *, quick: bool, compiled: bool = False) -> list[Row]:
@@ -52,6 +53,7 @@ def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
     yield "training step of ResNet-19", resnet
     yield "BatchNorm and LIF", measures.units(measures.UNITS, repetitions)
     yield "SAGE overhead", measures.overhead(sizes, 2 * repetitions + 1)  # to see a hundredth of a step
+    yield "policies", policies(SMALL, repetitions)
     single = measures.Size(384, 12, 1)
     yield "inference", measures.inferring((single,) if quick else (LARGE, single), repetitions)
     if not quick:

@@ -51,9 +51,12 @@ class Images:
         chosen = pixels[indices] if isinstance(pixels, Tensor) else [pixels[i] for i in indices.tolist()]
         return Images(chosen, self.labels[indices])
 
-    def subset(self, n: int, seed: int) -> "Images":
-        """`n` images with every class in its share, the same ones for the same seed, in their old order."""
-        return self if n == len(self) else self.select(stratified(self.labels, n, seed))
+    def subset(self, n: int, seed: int, number: int = 0) -> "Images":
+        """`n` images with every class in its share, the same ones for the same seed, in their old order.
+
+        Subsets of two numbers share no image.
+        """
+        return self if n == len(self) and not number else self.select(stratified(self.labels, n, seed, number))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +96,11 @@ class Data:
         return {"classes": len(self.classes), "size": self.size, "channels": self.channels}
 
 
-def stratified(labels: Tensor, n: int, seed: int) -> Tensor:
-    """Ascending indices of `n` items, each class in its share to within one, drawn from the seed alone."""
+def stratified(labels: Tensor, n: int, seed: int, number: int = 0) -> Tensor:
+    """Ascending indices of `n` items, each class in its share to within one, drawn from the seed alone.
+
+    Choices of two numbers share no item.
+    """
     total = len(labels)
     if not 1 <= n <= total:
         raise DataError(f"cannot choose {n} of {total} images; ask for 1 to {total}")
@@ -102,9 +108,13 @@ def stratified(labels: Tensor, n: int, seed: int) -> Tensor:
     # Integers throughout, so that a share never depends on rounding: the largest remainders get the odd images.
     quota, remainder = n * counts // total, n * counts % total
     quota[remainder.argsort(descending=True, stable=True)[: n - int(quota.sum())]] += 1
+    room = int((counts // quota.clamp(min=1)).min())
+    if not 0 <= number < room:
+        raise DataError(f"there is no subset {number} of {n} images: {total} hold {room} that share none, from 0 on")
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed))
     by_class = order[places[order].argsort(stable=True)].split(counts.tolist())
-    return torch.cat([members[:k] for members, k in zip(by_class, quota.tolist(), strict=True)]).sort().values
+    taken = [members[number * k : (number + 1) * k] for members, k in zip(by_class, quota.tolist(), strict=True)]
+    return torch.cat(taken).sort().values
 
 
 def split(images: Images, seed: int = 0) -> tuple[Images, Images]:

@@ -30,11 +30,15 @@ def load_data(
     *,
     train_images: int | None = None,
     test_images: int | None = None,
+    subset: int = 0,
     download: bool = False,
     classes_file: str | Path | None = None,
     per_class: int | None = 640,
 ) -> "Data":
-    """The data set of that name, cut to stratified subsets where `train_images` or `test_images` ask for them."""
+    """The data set of that name, cut to stratified subsets where `train_images` or `test_images` ask for them.
+
+    Subsets of another number share no image with these.
+    """
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, 1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -51,14 +55,14 @@ def load_data(
     module, _, function = DATASETS[name].partition(":")
     load = getattr(import_module(f".{module}", __package__), function)
     data = load(None if folder is None else Path(folder).expanduser(), **options)
-    return _cut(data, train_images, test_images)
+    return _cut(data, train_images, test_images, subset)
 
 
-def _cut(data: "Data", train_images: int | None, test_images: int | None) -> "Data":
+def _cut(data: "Data", train_images: int | None, test_images: int | None, subset: int) -> "Data":
     parts = {}
     for part, wanted in (("train", train_images), ("test", test_images)):
         images: Images = getattr(data, part)
         if wanted is not None and not 1 <= wanted <= len(images):
             raise DataError(f"{part}_images is {wanted}, but {data.name} has {len(images)} {part} images")
-        parts[part] = images if wanted is None else images.subset(wanted, SUBSET_SEED)
+        parts[part] = images if wanted is None else images.subset(wanted, SUBSET_SEED, subset)
     return replace(data, **parts)

@@ -33,7 +33,8 @@ FACTS = ("about", "applied")  # told by or to people; no part of what is trained
 ELSEWHERE = ("data_dir", "workers", "init_from")  # may differ between machines without changing a result
 DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
 _USUAL_LOSS = CrossEntropyPart()
-_SELDOM = ("stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all")  # written where they differ
+# Written where they differ.
+_SELDOM = ("subset", "stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all")
 
 
 class ObservePart(Part):
@@ -63,6 +64,7 @@ class Recipe(Part):
     data_dir: str | None = None
     train_images: int | None = Field(default=None, ge=1)
     test_images: int | None = Field(default=None, ge=1)
+    subset: int = Field(default=0, ge=0)  # which images these are: subsets of two numbers share none
     classes_file: str | None = None
     per_class: int = Field(default=640, ge=1)
     model: Annotated[AnyModel, MODELS] = Field(default_factory=SpikformerPart)
@@ -134,6 +136,14 @@ class Recipe(Part):
             raise ValueError(
                 f"model.neuron: {neuron} is for {', '.join(having)}, not for {self.model.name}; "
                 "choose one of them, or set model.neuron: lif"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _subset_is_one(self) -> "Recipe":
+        if self.subset and self.train_images is None and self.test_images is None:
+            raise ValueError(
+                "subset chooses among subsets of the images: set train_images or test_images, or remove it"
             )
         return self
 

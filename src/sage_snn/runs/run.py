@@ -43,6 +43,7 @@ def data_of(recipe: Recipe, *, download: bool = False) -> Data:
         recipe.data_dir,
         train_images=recipe.train_images,
         test_images=recipe.test_images,
+        subset=recipe.subset,
         download=download,
         classes_file=recipe.classes_file,
         per_class=recipe.per_class,

@@ -214,6 +214,14 @@ def setting_words(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     return context_words(fields, fields), condition_words(values, values)
 
 
+def plain_label(row: Mapping[str, Any]) -> str:
+    """The label of a row of a table without the words of its setting: who it is, wherever it was trained."""
+    label = str(row["label"])
+    for words in reversed(setting_words(row)):
+        label = label.removesuffix(" ".join(["", *words]))
+    return label
+
+
 def baseline_labels(baseline: str, values: Mapping[str, Any]) -> set[str]:
     """How the baseline's runs may be labelled in a setting; a variant need not repeat what it sets itself."""
     recipe, applied = setting_words(values)

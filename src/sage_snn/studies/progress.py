@@ -8,8 +8,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from .plan import Planned
 from .state import StudyState
-from .study import Planned
 
 POLL_SECONDS = 1.0
 

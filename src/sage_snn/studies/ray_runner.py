@@ -14,10 +14,12 @@ from typing import Any
 from ..data.loader import usable_cores
 from ..training import InterruptedRunError
 from ..training.stopping import StopRequest, stopping_politely
+from .plan import Planned
 from .progress import StudyProgress, announcement
 from .runner import conclude, missing_data, no_data, train_one
 from .state import BusyRunError, StudyState, first_lines
-from .study import Planned, Study, StudyError
+from .study import Study
+from .variant import StudyError
 
 ANSWER_SECONDS = 20
 RETRIES = 3  # after a lost worker; every one goes on from the run's checkpoint

@@ -12,19 +12,24 @@ import pandas as pd
 
 from .. import __version__
 from ..runs.folder import write_atomically
-from .comparison import beside_baseline, compare
+from .comparison import beside_baseline, compare, plain_label
 from .conditions import condition_notes
 from .figures import Figure, baseline_of, figures_of, save, unread
 from .page.document import Section, write_page
 from .page.findings import METRICS, comparison_tables, summary
-from .page.markup import Markup, tag
+from .page.markup import Markup, join, tag
 from .page.material import facts_list, figure_section, recipe_section, runs_section
 from .paper.claims import Claim, claims
 from .paper.sections import claims_table, is_reported, reported, verdicts_in_words
+from .phase import phase_words
+from .plan import Planned
+from .policies.entry import entries as policy_entries
+from .policies.figure import policies_figure
+from .policies.section import policies_section
 from .progress import duration
 from .results import ResultError, RunResult, field_columns, table
 from .silence import silence
-from .study import Planned, Study
+from .study import Study, searches_of
 from .systems.entry import entries
 from .systems.markdown import systems_markdown
 from .systems.section import systems_section
@@ -58,7 +63,8 @@ def write_report(
 
     A study brings the labels of its variants, its baseline and metric, which figures come first, and whether the
     paper's claims are judged; `failures` says why runs of it are missing, by their keys. A study of whole systems has
-    their table first, and in out/systems.md, and pairs only what is trained as its baseline is.
+    their table first, and in out/systems.md, and pairs only what is trained as its baseline is; one that reports
+    policies has their table first.
     """
     if not runs:
         raise ResultError("no finished run to report; run something first, or give the folders of finished runs")
@@ -70,8 +76,11 @@ def write_report(
     baseline = (study.compare.baseline if study else None) or baseline_of(rows)
     metric = study.compare.metric if study else METRICS[0]
     systems = entries(plan, runs, rows) if study and study.compares_systems else []
+    policies = policy_entries(runs, rows, baseline) if study and "policies" in study.report else []
     figures = _in_order(figures_of(runs, names, baseline), study)
     figures = [figure for figure in figures if not (systems and _is_of_policies(figure, study))]
+    if (at_a_glance := policies_figure(policies)) is not None:
+        figures = [at_a_glance, *(figure for figure in figures if _family(figure) != "difference")]
     for figure in figures:
         save(figure, out / "figures")
     comparisons = {name: compare(rows, name, baseline) for name in dict.fromkeys([*METRICS, metric])}
@@ -82,6 +91,8 @@ def write_report(
     if systems:
         write_atomically(out / "systems.md", systems_markdown(systems).encode())
         findings = [systems_section(systems, told), *_beside(study, comparisons)]
+    elif policies:
+        findings = [policies_section(policies, told)]
     else:
         findings = [
             summary(comparisons[metric], baseline, metric, told),
@@ -91,11 +102,12 @@ def write_report(
     sections = [
         *findings,
         *([claims_table(judged, figures)] if judged else []),
-        figure_section(figures, "" if systems else unread(runs, labels)),
+        figure_section(figures, "" if systems or policies else unread(runs, labels)),
+        *([comparison_tables(comparisons, baseline)] if policies else []),
         runs_section(rows.drop(columns=field_columns(rows)) if systems else rows, who),
         recipe_section(runs, labels),
     ]
-    lede, facts = tag("p", _lede(study), class_="lede"), facts_list(_facts(rows, len(missing), who))
+    lede, facts = _lede(study), facts_list(_facts(rows, len(missing), who))
     return write_page(out / "report.html", title, lede, facts, sections, _foot())
 
 
@@ -117,12 +129,15 @@ def _told(gap: str, runs: Sequence[RunResult], labels: Sequence[str], judged: Se
     return told
 
 
-def _lede(study: Study | None) -> str:
+def _lede(study: Study | None) -> Markup:
+    """What the runs are about, and whether they search or confirm."""
     about = str(study.about.get("what", "")) if study else ""
     sentence = (
         "Surrogate-gradient slopes of a spiking transformer: what was trained, and what the results allow to say."
     )
-    return f"{about[:1].upper()}{about[1:]}." if about else sentence
+    lede = tag("p", f"{about[:1].upper()}{about[1:]}." if about else sentence, class_="lede")
+    phase = phase_words(study, searches_of(study)) if study else ""
+    return join([lede, tag("p", phase, class_="phase") if phase else None])
 
 
 def _foot() -> str:
@@ -156,11 +171,12 @@ def _gap(missing: Sequence[Planned], planned: int, failures: Mapping[str, str]) 
 
 def _facts(rows: Any, missing: int, who: str) -> dict[str, str]:
     seeds = rows.groupby(["data", "time_steps", "label"])["seed"].nunique()
+    records = rows.to_dict("records")
     spread = f"{seeds.min()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
     return {
         "Runs": f"{len(rows)} of {len(rows) + missing}" if missing else str(len(rows)),
         "Data": ", ".join(rows["data"].unique()),
-        "Policies" if who == "Policy" else "Systems and protocols": str(rows["label"].nunique()),
+        "Policies" if who == "Policy" else "Systems and protocols": str(len({plain_label(row) for row in records})),
         "Time steps": ", ".join(str(steps) for steps in sorted(rows["time_steps"].unique())),
         f"Seeds per {who.lower()}": spread,
         "Training time": duration(float(rows["seconds"].sum())),

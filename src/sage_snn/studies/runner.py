@@ -7,13 +7,16 @@ from pathlib import Path
 
 import torch
 
-from ..data import DataError, load_data
+from ..data import DataError
 from ..recipes.recipe import Recipe
+from ..runs.run import data_of
 from ..training import InterruptedRunError, train
 from ..training.stopping import StopRequest, stopping_politely
+from .plan import Planned
 from .progress import StudyProgress, announcement
 from .state import BusyRunError, StudyState, first_lines
-from .study import Planned, Study, StudyError
+from .study import Study
+from .variant import StudyError
 
 WAIT_SECONDS = 1.0
 
@@ -41,14 +44,7 @@ def missing_data(recipes: Sequence[Recipe]) -> str | None:
         firsts.setdefault((recipe.data, recipe.data_dir), recipe)
     for recipe in firsts.values():
         try:
-            load_data(
-                recipe.data,
-                recipe.data_dir,
-                train_images=recipe.train_images,
-                test_images=recipe.test_images,
-                classes_file=recipe.classes_file,
-                per_class=recipe.per_class,
-            )
+            data_of(recipe)
         except DataError as error:
             return str(error)
     return None

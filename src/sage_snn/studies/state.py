@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.folder import RunError, RunFolder, write_atomically
-from .study import Planned, Study
+from .plan import Planned
+from .study import Study
 
 
 class BusyRunError(RunError):

@@ -7,9 +7,10 @@ from typing import Literal
 
 from rich.table import Table
 
+from .plan import Planned
 from .progress import announcement
 from .state import StudyState
-from .study import Planned, Study
+from .study import Study
 
 State = Literal["done", "running", "partly", "failed", "waiting"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from ..comparison import setting_words
+from ..comparison import plain_label
 from ..results import RunResult, table
 from .accuracy import accuracy_figures
 from .blocks import block_figures, unread
@@ -43,14 +43,7 @@ def figures_of(
 
 def baseline_of(rows: pd.DataFrame) -> str:
     """The label, its setting left out, that others are compared with unless somebody says: fixed, or else the first."""
-    return min({_plain(row) for row in _records(rows)}, key=label_order)
-
-
-def _plain(row: dict[str, Any]) -> str:
-    label = str(row["label"])
-    for words in reversed(setting_words(row)):
-        label = label.removesuffix(" ".join(["", *words]))
-    return label
+    return min({plain_label(row) for row in _records(rows)}, key=label_order)
 
 
 def _records(rows: Any) -> list[dict[str, Any]]:

@@ -45,10 +45,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that reads one way and sorts by a number."""
+    """A cell that reads one way, as text or markup, and sorts by a number; `kind` is a class of the page's style."""
 
     text: str
     value: float
+    kind: str | None = None
 
 
 def table(rows: Sequence[dict[str, Any]], columns: Sequence[Column], caption: str) -> Markup:
@@ -98,7 +99,8 @@ def _cell(value: Any, column: Column) -> Markup:
     if isinstance(value, Markup):
         return tag("td", value)
     if isinstance(value, Cell):
-        return tag("td", value.text, class_="number", data_value=value.value if math.isfinite(value.value) else "")
+        classes = " ".join(filter(None, ["number", value.kind]))
+        return tag("td", value.text, class_=classes, data_value=value.value if math.isfinite(value.value) else "")
     if column.form is None:
         return tag("td", "" if value is None else value)
     value = value.item() if hasattr(value, "item") else value

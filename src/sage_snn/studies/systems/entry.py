@@ -8,8 +8,9 @@ import pandas as pd
 
 from ..comparison import Estimate, by_seed, estimate
 from ..paper.reported import EPOCHS, method_called
+from ..plan import Planned
 from ..results import RunResult
-from ..study import Planned, Protocol
+from ..variant import Protocol
 
 NAN = float("nan")
 
