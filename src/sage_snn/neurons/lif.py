@@ -43,6 +43,10 @@ class LIFNode(neuron.LIFNode):
       the sums of squares of the gradients of spikes and of currents.
     """
 
+    threshold: Tensor | None
+    time_constant: Tensor | None
+    _steps: Iterator[tuple[Tensor, Membrane, str]] | None = None
+
     def __init__(
         self,
         tau: float = 2.0,
@@ -60,10 +64,6 @@ class LIFNode(neuron.LIFNode):
         function: Any = surrogate.Sigmoid() if surrogate_function is None else surrogate_function
         super().__init__(tau, decay_input, v_threshold, v_reset, function, detach_reset, step_mode, store_v_seq)
         self.equip(carry_state=carry_state)
-
-    threshold: Tensor | None
-    time_constant: Tensor | None
-    _steps: Iterator[tuple[Tensor, Membrane, str]] | None = None
 
     def equip(self, *, carry_state: bool) -> None:
         """Attributes that SpikingJelly's node has not."""
