@@ -69,8 +69,8 @@ class PerHead(_Finer):
         """Slopes of channels for the nodes whose channels are those of the heads, one number for the others."""
         super().hold(live=live, device=device)
         finer: dict[int, ChannelSlopes] = {}
-        blocks = [_with_heads(group) for group in self.groups]
-        for block, node in ((block, node) for block in blocks for node in block.by_head):
+        pairs = [(block, node) for block in map(_with_heads, self.groups) for node in block.by_head]
+        for block, node in pairs:
             index = next((i for i, other in enumerate(self.nodes.nodes) if other is node), None)
             if index is not None:
                 repeats = block.parts if node is block.query else 1
