@@ -1,5 +1,6 @@
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -225,3 +226,23 @@ def test_three_kills_end_in_the_same_table_as_none(tmp_path):
     for a, b in zip(killed, whole, strict=True):
         left, right = load_file(a / "model.safetensors"), load_file(b / "model.safetensors")
         assert all(torch.equal(left[name], right[name]) for name in right)
+
+
+def test_runs_that_are_kept_without_weights_are_finished_and_make_the_same_table(done, tmp_path, monkeypatch):
+    study, out, folders = done
+    kept = tmp_path / "kept"
+    left = ("checkpoints", "tensorboard", "stages", "studies", ".locks", ".lock", "*.safetensors")
+    shutil.copytree(out, kept, ignore=shutil.ignore_patterns(*left))
+    for recipe in kept.glob("runs/*/recipe.yaml"):
+        lines = recipe.read_text(encoding="utf-8").splitlines(keepends=True)
+        recipe.write_text("".join(line for line in lines if not line.startswith("data_dir:")), encoding="utf-8")
+    names = {path.name for path in kept.glob("runs/*/*")}
+    assert names == {"recipe.yaml", "metrics.jsonl", "summary.json", "signals"}
+    monkeypatch.setattr(runner, "train_one", lambda *_: pytest.fail("it was trained again"))
+    assert states(study, kept) == ["done"] * len(folders)
+    again = run_study(study, kept, progress=False)
+    assert [path.name for path in again] == [path.name for path in folders]
+    pd.testing.assert_frame_equal(timeless(again), timeless(folders))
+    assert all(
+        run.signals().equals(before.signals()) for run, before in zip(load_runs(again), load_runs(folders), strict=True)
+    )

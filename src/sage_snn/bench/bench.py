@@ -53,10 +53,10 @@ def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
     yield "training step of ResNet-19", resnet
     yield "BatchNorm and LIF", measures.units(measures.UNITS, repetitions)
     yield "SAGE overhead", measures.overhead(sizes, 2 * repetitions + 1)  # to see a hundredth of a step
-    yield "policies", policies(SMALL, repetitions)
     single = measures.Size(384, 12, 1)
     yield "inference", measures.inferring((single,) if quick else (LARGE, single), repetitions)
     if not quick:
+        yield "policies", policies(SMALL, repetitions)
         yield "memory", measures.memory()
         yield "memory of ResNet-19", measures.memory(RESNET, large=RESNET.batch)
         yield "growth", measures.growth(repetitions)

@@ -32,7 +32,8 @@ class Scene:
 
     def pairs(self, name: str, metric: str) -> tuple[pd.Series, pd.Series]:
         """A policy and the baseline, for the seeds that both have."""
-        mine, theirs = self.values(name, metric), self.baseline(metric)
+        mine: Any = self.values(name, metric)
+        theirs: Any = self.baseline(metric)
         seeds = mine.index.intersection(theirs.index)
         return mine[seeds], theirs[seeds]
 
@@ -55,7 +56,7 @@ def scenes(runs: Sequence[RunResult], rows: Any, baseline: str) -> list[Scene]:
 
 def _title(row: dict[str, Any], network: str, several: dict[str, bool]) -> str:
     """`Spikformer-4-64, T = 2`: what tells the scene apart, and T always."""
-    told = [TITLES.get(row["data"], row["data"])] if several["data"] else []
+    told = [TITLES.get(row["data"], str(row["data"]))] if several["data"] else []
     told += [network] if several["network"] else []
     words = [word for words in setting_words(row) for word in words if not word.startswith(NETWORK)]
     return ", ".join([*told, f"T = {row['time_steps']}", *words])
