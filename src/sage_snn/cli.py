@@ -72,7 +72,9 @@ def recipes(
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="a shipped name (see `sage-snn recipes`) or the path of a YAML file")],
-    policy: Annotated[PolicyKind | None, typer.Option(help="who sets the slopes")] = None,
+    policy: Annotated[
+        PolicyKind | None, typer.Option(metavar="KIND", help=f"who sets the slopes: {', '.join(POLICIES.names)}")
+    ] = None,
     time_steps: Annotated[int | None, typer.Option(help="T")] = None,
     data_dir: DataDir = None,
     seed: Annotated[int | None, typer.Option(help="of weights, data order and augmentation")] = None,

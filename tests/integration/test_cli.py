@@ -88,7 +88,8 @@ def test_studies_are_listed_with_their_runs_and_cost(sage_snn):
 
 
 def test_the_policies_are_those_that_a_recipe_may_have(sage_snn):
-    assert "|".join(POLICIES.names) in sage_snn("train", "--help").stdout
+    told = " ".join(sage_snn("train", "--help").stdout.replace("│", " ").split())
+    assert f"who sets the slopes: {', '.join(POLICIES.names)}" in told
 
 
 def test_train_prints_plain_lines_where_nobody_watches_and_options_win(sage_snn, tmp_path, monkeypatch):

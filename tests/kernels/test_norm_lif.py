@@ -38,9 +38,11 @@ def problem(times, batch, channels, *length, dtype=torch.float64, seed=0, affine
     x = torch.randn(times * batch, channels, *length, generator=generator, dtype=dtype) * 1.7 + 0.6
     x = channels_last(x) if last else x
     weight, bias = (torch.rand(2, channels, generator=generator, dtype=dtype) + 0.5) if affine else (None, None)
-    mean, var = torch.randn(channels, generator=generator, dtype=dtype), torch.rand(channels, dtype=dtype) + 0.5
+    mean = torch.randn(channels, generator=generator, dtype=dtype)
+    var = torch.rand(channels, generator=generator, dtype=dtype) + 0.5
     inputs = {"x": x, "weight": weight, "bias": bias, "running_mean": mean, "running_var": var}
-    return inputs | ({"residual": torch.randn_like(x)} if residual else {})
+    more = torch.randn(x.shape, generator=generator, dtype=dtype)
+    return inputs | ({"residual": channels_last(more) if last else more} if residual else {})
 
 
 def run(function, inputs, slope, membrane, times, training=True, shape="Sigmoid"):
@@ -88,7 +90,7 @@ def test_float32_spikes_are_those_of_float64_but_for_one_in_a_hundred_thousand(l
     ours = run(norm_lif, inputs, slope, membrane, 4, training)
     exact = run(norm_lif_twin, {k: t.double() for k, t in inputs.items()}, slope, membrane, 4, training)
     differ = (ours[0] != exact[0]).flatten()
-    assert differ.double().mean() <= 1e-5
+    assert differ.sum() <= max(1, 1e-5 * differ.numel())
     if not differ.any():
         for a, b in zip(ours[1:], exact[1:], strict=True):
             assert torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-4 * b.abs().max().item())
