@@ -20,16 +20,11 @@ def find_blocks(model: nn.Module) -> list[Block]:
     parents = [_parent(name, modules) for name in sources]
     blocks: list[Block] = []
     for (name, source), parent in zip(sources.items(), parents, strict=True):
-        # The block is the module around the attention, unless that is a mere list of attentions or the whole model.
-        attention, around_it = modules[name], modules[parent]
-        parts = [around_it] if parent and parents.count(parent) == 1 else [attention]
-        if isinstance(around_it, nn.Sequential) and parent:
-            parts = _until_the_next(name.removeprefix(f"{parent}.").partition(".")[0], around_it)
-        elif isinstance(around_it, nn.ModuleList):
-            parts = [attention]
+        parts = _parts(name, parent, modules, is_alone=parents.count(parent) == 1)
         source.name = _plain(name)
         _refuse_odd_heads(source)
         nodes = [node for part in parts for node in nodes_of(part)]
+        attention = modules[name]
         inside, by_head = nodes_of(attention), _nodes_by_head(attention)
         blocks.append(Block(nodes, name=source.name, attention=inside, by_head=by_head, source=source))
     if not blocks:
@@ -65,6 +60,16 @@ def around(model: nn.Module, parts: Iterable[nn.Module]) -> nn.Module | None:
     return holders[-1] if holders else None  # modules come before what they hold
 
 
+def _parts(name: str, parent: str, modules: dict[str, nn.Module], *, is_alone: bool) -> list[nn.Module]:
+    """The block is the module around the attention, unless that is a mere list of attentions or the whole model."""
+    if not parent or isinstance(modules[parent], nn.ModuleList):
+        return [modules[name]]
+    around_it = modules[parent]
+    if isinstance(around_it, nn.Sequential):
+        return _until_the_next(name.removeprefix(f"{parent}.").partition(".")[0], around_it)
+    return [around_it if is_alone else modules[name]]
+
+
 def _until_the_next(first: str, sequence: nn.Sequential) -> list[nn.Module]:
     """In a sequence, an attention and what follows it before the next one: SpikingResformer's feed-forward layers."""
     names, parts = list(entries(sequence)), list(sequence)
@@ -84,8 +89,9 @@ def _source(module: nn.Module) -> Attention | None:
     spikes = _query_and_key(module)
     if spikes is None:
         return _dual(module, heads)
-    common = {"heads": heads, "scale": float(scale) if is_number else 0.125, "pool": _pool(module)}
-    return Attention(**(common | spikes | {"channels": _width(module, spikes.get("parts", 1))}))
+    width = _width(module, spikes.get("parts", 1))
+    scale = float(scale) if is_number else 0.125
+    return Attention(heads=heads, scale=scale, pool=_pool(module), channels=width, **spikes)
 
 
 def _dual(module: nn.Module, heads: int) -> DualAttention | None:
@@ -98,8 +104,9 @@ def _dual(module: nn.Module, heads: int) -> DualAttention | None:
         query, key = (getattr(module, name, None) for name in names)
         is_known = all(isinstance(part, nn.Module) for part in (query, key, fired))
         if is_known and isinstance(getattr(keeper, rate, None), Tensor):
-            convolutions = (m.out_channels for m in module.modules() if isinstance(m, nn.Conv2d))
-            options = {"heads": heads, "layout": "TBCHW", "channels": next(convolutions) // 2}  # keys and values
+            widths = [part.out_channels // 2 for part in module.modules() if isinstance(part, nn.Conv2d)]
+            channels = widths[0] if widths else None  # the first makes keys and values
+            options: dict[str, Any] = {"heads": heads, "layout": "TBCHW", "channels": channels}
             return DualAttention(query, key, **options, fired=fired, keeper=keeper, rate=rate)
     return None
 
