@@ -9,8 +9,8 @@ from safetensors.torch import load_file
 from spikingjelly.activation_based import functional, layer, neuron
 from torch import nn
 
-from sage_snn import SAGE, LearnableConstants, LIFNode
-from sage_snn.deploy import ExportError, accelerate, export, formats, fuse
+from sage_snn import SAGE, LIFNode
+from sage_snn.deploy import ExportError, accelerate, export, fuse
 from sage_snn.deploy.plain import PlainLIF, plain
 from sage_snn.encoding import SignedPoisson
 from sage_snn.models import load_official_state_dict, vgg11
@@ -355,35 +355,3 @@ def test_accelerated_nodes_take_events_counted_in_whole_numbers():
     found = accelerate(nn.Sequential(neuron.LIFNode(step_mode="m")))(events)
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("constants", [{"threshold": [0.7, 0.4, 1.1]}, {"threshold": 0.6, "time_constant": 1.7}])
-@pytest.mark.parametrize("decay_input", [True, False])
-def test_constants_of_a_network_are_those_of_its_twin_for_other_runtimes(constants, decay_input):
-    node = LIFNode(decay_input=decay_input, v_reset=None, step_mode="m", carry_state=False)
-    currents = 2 * torch.randn(3, 500, generator=torch.Generator().manual_seed(0))
-    as_built = plain(node)(currents)
-    node.set_constants(**{name: torch.tensor(value) for name, value in constants.items()})
-    assert torch.equal(plain(node)(currents), node(currents))
-    assert not torch.equal(plain(node)(currents), as_built)
-
-
-@pytest.mark.parametrize("to", ["nir", "official"])
-def test_formats_that_cannot_hold_constants_of_a_network_say_so(to, ours, images, tmp_path):
-    model = ours()
-    assert "official" in formats(model)
-    LearnableConstants(model).remove()
-    assert formats(model) == ["onnx", "safetensors"]
-    with pytest.raises(ExportError, match=rf"has a threshold .* which {to} cannot hold; export to onnx or safetensors"):
-        export(model, tmp_path / "file", to, images)
-
-
-@pytest.mark.slow
-def test_onnx_holds_constants_of_a_network(network, many, tmp_path):
-    model, numbers = copy.deepcopy(network).eval(), torch.Generator().manual_seed(3)
-    for node in model.modules():
-        if isinstance(node, LIFNode):  # two time steps
-            node.set_constants(0.2 + 0.2 * torch.rand(2, generator=numbers), torch.tensor(1.8))
-    path = export(model, tmp_path / "a.onnx", "onnx", many[:2])
-    assert agreement(model, path, many) >= 0.99
-    assert agreement(network, path, many) < 0.95  # the same weights with the constants that nodes were built with

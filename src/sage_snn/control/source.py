@@ -35,8 +35,8 @@ class Source(Protocol):
         """Arguments of the signal from one output per role."""
         ...
 
-    def rows(self, *arguments: Any, **named: Any) -> int:
-        """How much this pass counts among those of a step."""
+    def rows(self, *arguments: Any, **named: Any) -> int | Tensor:
+        """How much this pass counts among those of a step; a tensor () where only the device knows."""
         ...
 
     def __str__(self) -> str:

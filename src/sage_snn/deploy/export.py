@@ -33,10 +33,6 @@ _IN_NIR = (
 )
 
 
-# SpikingJelly's NIR exporter asks a node what it was built with; the authors' model has no such names.
-_WITHOUT_CONSTANTS = ("nir", "official")
-
-
 class ExportError(RuntimeError):
     """A network that the format cannot hold, or a file that cannot be written; the message says what to do."""
 
@@ -45,8 +41,7 @@ def formats(model: nn.Module) -> list[str]:
     """The formats that can hold this network."""
     network = unwrapped(model)
     impossible = {"nir"} if _not_in_nir(network) else set[str]()
-    impossible |= set() if isinstance(network, Spikformer) else {"official"}
-    impossible |= set(_WITHOUT_CONSTANTS) if _nodes_with_constants(network) else set()
+    impossible |= set() if isinstance(network, Spikformer) and not _with_constants(network) else {"official"}
     return [name for name in SUFFIXES if name not in impossible]
 
 
@@ -67,11 +62,6 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: M
         raise ExportError(f"cannot export to {to!r}; choose one of {', '.join(writers)}")
     path = Path(path)
     (network,) = copied(unwrapped(model))
-    if to in _WITHOUT_CONSTANTS and (changed := _nodes_with_constants(network)):
-        raise ExportError(
-            f"{changed[0]} has a threshold or a time constant that belongs to this network, which {to} cannot hold; "
-            "export to onnx or safetensors"
-        )
     network.cpu().eval()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -172,20 +162,22 @@ def _write_nir(network: nn.Module, path: Path, example: Tensor, card: Card) -> N
         ) from error
 
 
-def _nodes_with_constants(network: nn.Module) -> list[str]:
-    """Names of the LIF nodes whose constants are in the state dict."""
-    nodes = [(name, node) for name, node in network.named_modules() if isinstance(node, LIFNode)]
-    return [name for name, node in nodes if node.threshold is not None or node.time_constant is not None]
-
-
 def _not_in_nir(network: nn.Module) -> list[str]:
     """Kinds of layers, and attention, that the exporter would fail on or, worse, leave out."""
     kinds = {type(module).__name__ for module in _layers(network)} - set(_IN_NIR)
+    constants = [node.constants for node in network.modules() if isinstance(node, LIFNode)]
+    kinds |= {"a threshold per time step"} if any(isinstance(threshold, list) for threshold, _ in constants) else set()
     try:
         names = [block.name for block in find_blocks(network)]
     except ValueError:
         return sorted(kinds)
     return [*sorted(kinds), f"products of spikes and residual sums (attention in {', '.join(map(str, names))})"]
+
+
+def _with_constants(network: nn.Module) -> list[str]:
+    """Names of the nodes whose threshold or time constant is part of the weights."""
+    nodes = [(name, node) for name, node in network.named_modules() if isinstance(node, LIFNode)]
+    return [name for name, node in nodes if node.threshold is not None or node.time_constant is not None]
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -209,6 +201,11 @@ def _write_official(network: nn.Module, path: Path, example: Tensor, card: Card)
     if not isinstance(network, Spikformer):
         raise ExportError(
             f"the authors' names are those of a Spikformer, this is a {type(network).__name__}; export to safetensors"
+        )
+    if nodes := _with_constants(network):
+        raise ExportError(
+            f"the authors' nodes have no threshold or time constant of their own, as {nodes[0]} has; "
+            "export to onnx or safetensors"
         )
     # Their model has LayerNorms that it never calls, and loads nothing without them.
     torch.save(official_state_dict(network, layer_norms=True), path)

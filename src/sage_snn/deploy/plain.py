@@ -28,19 +28,16 @@ class PlainLIF(nn.Module):
 
     def __init__(self, node: neuron.LIFNode) -> None:
         super().__init__()
-        # Constants that were trained take the place of those that the node was built with; one of ours may have them.
-        own, tau = (getattr(node, name, None) for name in ("threshold", "time_constant"))
-        self.tau = node.tau if tau is None else tau.item()
-        self.thresholds = [node.v_threshold] if own is None else own.reshape(-1).tolist()
         self.reset, self.decay_input = node.v_reset, node.decay_input
+        self.threshold, self.tau = node.constants if isinstance(node, LIFNode) else (node.v_threshold, node.tau)
 
     def forward(self, currents: Tensor) -> Tensor:
         """Currents (T, ...) -> spikes (T, ...), to the bit those of the node."""
         rest = self.reset or 0.0
         v = torch.full_like(currents[0], rest)
+        thresholds = self.threshold if isinstance(self.threshold, list) else [self.threshold] * len(currents)
         spikes: list[Tensor] = []
-        every = self.thresholds if len(self.thresholds) > 1 else self.thresholds * len(currents)
-        for current, threshold in zip(currents.unbind(), every, strict=True):
+        for current, threshold in zip(currents.unbind(), thresholds, strict=True):
             above_rest = v - rest if rest else v
             charged = v + (current - above_rest) / self.tau if self.decay_input else v - above_rest / self.tau + current
             fires = charged >= threshold
