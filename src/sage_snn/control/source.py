@@ -36,7 +36,7 @@ class Source(Protocol):
         ...
 
     def rows(self, *arguments: Any, **named: Any) -> int | Tensor:
-        """How much this pass counts among those of a step."""
+        """How much this pass counts among those of a step; a tensor () where only the device knows."""
         ...
 
     def __str__(self) -> str:

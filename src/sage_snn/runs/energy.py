@@ -126,7 +126,8 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
 @contextmanager
 def _one_step(network: nn.Module) -> Iterator[None]:
     """Inside, nodes that have a threshold per time step have that of the first only."""
-    held = [(m, m.threshold) for m in network.modules() if isinstance(m, LIFNode) and m.threshold is not None]
+    nodes: list[Any] = [m for m in network.modules() if isinstance(m, LIFNode)]
+    held = [(node, node.threshold) for node in nodes if node.threshold is not None]
     for node, threshold in held:
         node.set_constants(threshold.detach().flatten()[0], node.time_constant)
     try:
