@@ -31,6 +31,15 @@ def test_fields_of_other_kinds_are_accepted_and_ignored():
         fixed.updated({"policy.per": "head"})
 
 
+@pytest.mark.parametrize("per", ["group", "head", "token"])
+def test_a_recipe_says_how_fine_the_slopes_of_sage_are(ours, per):
+    sage = load_recipe("digits", {"policy.slopes_per": per}).policy.build(ours(), 10, 0)
+    assert sage.per == per
+    assert f"a slope per {per}" in str(sage)
+    with pytest.raises(RecipeError, match=r"policy\.slopes_per: Input should be 'group', 'head', 'channel' or 'token'"):
+        load_recipe("digits", {"policy.slopes_per": "neuron"})
+
+
 def test_changing_the_kind_and_back_gives_the_same_recipe():
     sage = load_recipe("digits", {"policy.gain": -0.5, "policy.warmup_epochs": 0})
     fixed = sage.updated({"policy.kind": "fixed"})

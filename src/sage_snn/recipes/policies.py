@@ -189,6 +189,9 @@ class SagePart(PolicyPart):
     high: float = Field(default=5.0, gt=0)
     continuous: bool = False
     neurons: Literal["block", "attention", "all"] = "block"
+    slopes_per: Literal["group", "head", "channel", "token"] = (
+        "group"  # a learnable policy's `per` means something else
+    )
     every: int = Field(default=1, ge=1)
     warmup_epochs: float = Field(default=1.0, ge=0)
 
@@ -215,6 +218,7 @@ class SagePart(PolicyPart):
             statistics=Statistics(**self._chosen(Statistics)),
             law=DeadZoneTanh(**self._chosen(DeadZoneTanh)),
             neurons=self.neurons,
+            per=self.slopes_per,
             every=self.every,
         )
 
