@@ -26,6 +26,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "continuous": False,
         "neurons": "block",
         "every": 1,
+        "slopes_per": "group",
     },
 }
 SCHEDULE = ("kind", "warmup_epochs")  # when a policy acts depends on the length of a training, not on the method
