@@ -104,8 +104,11 @@ def test_every_file_of_the_layout_exists():
     assert [name for name in names if not (ROOT / "src" / "sage_snn" / name).exists()] == []
 
 
-def test_the_study_of_ones_own_can_be_run():
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8"), re.DOTALL)
-    planned = parse_study({"name": "mine"} | yaml.safe_load(text)).runs()
+def test_the_studies_of_ones_own_can_be_run():
+    text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    own, grid, confirmation = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
+    assert parse_study({"recipe": "cifar10-study"} | grid).count() == 4
+    assert len(parse_study(confirmation).runs()) == 2 * 5
+    planned = parse_study({"name": "mine"} | own).runs()
     assert len(planned) == 3 * 2 * 5
     assert planned[0].label == "fixed lr=0.001"
