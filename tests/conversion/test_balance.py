@@ -46,6 +46,14 @@ def test_in_turn_a_layer_is_balanced_for_the_spikes_of_lowered_thresholds():
     assert balance_thresholds(two_layers(RateIF), IMAGES, factor=0.5, in_turn=True) == {"1": 1.0, "3": 1.5}
 
 
+def test_averaged_currents_are_those_of_each_neuron_over_time():
+    # The median of the mean currents 2 and 1 is 1.5. Then the first image fires at every step, the second at steps 2
+    # and 3 (see above): 4.5 and 4.5 / 2 arrive in the mean.
+    network = two_layers(RateIF)
+    assert balance_thresholds(network, IMAGES, percentile=50, averaged=True) == {"1": 1.5, "3": 3.375}
+    assert balance_thresholds(network, IMAGES, averaged=True) == {"1": 2.0, "3": 6.0}
+
+
 def test_our_networks_are_balanced_with_as_many_steps_as_asked():
     torch.manual_seed(0)
     network = resnet20(width=0.25, activation=RateIF, time_steps=4, image_size=8)

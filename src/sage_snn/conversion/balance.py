@@ -1,6 +1,6 @@
 """Thresholds from data: so high that a layer hardly ever receives more than it can pass on (Diehl et al., 2015)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ def balance_thresholds(
     percentile: float = 100.0,
     factor: float = 1.0,
     in_turn: bool = False,
+    averaged: bool = False,
     time_steps: int | None = None,
 ) -> dict[str, float]:
     """Set the `threshold` of every neuron, layer by layer, and give them by name.
@@ -32,6 +33,8 @@ def balance_thresholds(
 
     Factors of all layers act on the last one: 0.3 on each of nineteen leaves no rate below the highest. `in_turn`
     multiplies each layer before the next is looked at, which so is balanced for the spikes that it will receive.
+    `averaged` looks at each neuron's mean current over time: spikes that meet in one step raise the largest current far
+    above it, layer after layer, and a neuron that keeps what is left over (`RateIF`) loses nothing by them.
 
     Where spikes are 1 high, a threshold also scales what the layers after it receive. In a chain nothing has to be
     done about that; in a residual block the second convolution is multiplied by the threshold of the first neuron,
@@ -47,7 +50,11 @@ def balance_thresholds(
     if images is None or not len(images):
         raise ValueError("balancing needs images to see currents on: pass a batch of training images")
     at_once, at_last = (factor, 1.0) if in_turn else (1.0, factor)
-    with _in_eval_mode(network, time_steps), _setting(nodes, percentile, at_once, _scaled_by(network)):
+
+    def level(currents: Tensor) -> float:
+        return at_once * _level(currents.mean(0) if averaged else currents, percentile)
+
+    with _in_eval_mode(network, time_steps), _setting(nodes, level, _scaled_by(network)):
         network(images)
     for node in nodes.values():
         node.threshold.mul_(at_last)
@@ -70,12 +77,12 @@ def _scaled_by(network: nn.Module) -> dict[nn.Module, Tensor]:
 
 @contextmanager
 def _setting(
-    nodes: dict[str, Any], percentile: float, factor: float, scaled: dict[nn.Module, Tensor]
+    nodes: dict[str, Any], threshold: Callable[[Tensor], float], scaled: dict[nn.Module, Tensor]
 ) -> Iterator[None]:
     """Inside, a node gets its threshold when the currents arrive that decide it."""
 
     def balance(name: str, node: Any, args: tuple[Tensor, ...]) -> None:
-        level = factor * _level(args[0], percentile)
+        level = threshold(args[0])
         if not level > 0:
             raise ValueError(
                 f"no current above zero arrives at {name} within {len(args[0])} steps, so it has no threshold; "

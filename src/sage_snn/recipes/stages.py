@@ -30,6 +30,7 @@ class BalancePart(Part):
     percentile: float = Field(default=100.0, gt=0, le=100)
     factor: float = Field(default=1.0, gt=0)
     in_turn: bool = False  # layers are multiplied one after the other, not all at the end
+    averaged: bool = False  # of the neurons' mean currents over time
     time_steps: int | None = Field(default=None, ge=1)  # of the balancing; None: those of the network
 
 
