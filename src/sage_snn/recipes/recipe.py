@@ -130,6 +130,15 @@ class Recipe(Part):
         return self
 
     @model_validator(mode="after")
+    def _steps_can_be_observed(self) -> "Recipe":
+        if self.policy.keeps_steps and self.observe.steps and max(self.observe.steps) != self.model.time_steps:
+            raise ValueError(
+                f"a network trained with {self.policy.kind} has thresholds for {self.model.time_steps} time steps and "
+                f"cannot be observed at {max(self.observe.steps)}; let observe.steps end at model.time_steps"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _network_has_the_neuron(self) -> "Recipe":
         if (neuron := self.model._aside.get("neuron")) is not None:  # pyright: ignore[reportPrivateUsage]
             having = [name for name, kind in MODELS.kinds.items() if "neuron" in kind.model_fields]

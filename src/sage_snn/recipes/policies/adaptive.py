@@ -1,6 +1,6 @@
 """Policies that follow normalisation, membranes or gradients of each node."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ class MPDAGLPart(PolicyPart):
 class DSATGOPart(PolicyPart):
     """Thresholds from the membranes, and slopes from the thresholds; changes the forward pass."""
 
+    keeps_steps: ClassVar[bool] = True
     kind: Literal["ds_atgo"] = "ds_atgo"
     threshold_momentum: float = Field(default=0.1, ge=0, le=1)
     width: float = Field(default=1.0, gt=0)

@@ -11,3 +11,4 @@ class PolicyPart(Kind):
     """A way to set the slopes during training."""
 
     needs_loss: ClassVar[bool] = False  # does `build` take `loss=`, a function of (images, targets)?
+    keeps_steps: ClassVar[bool] = False  # is the trained network one for its own T only?
