@@ -256,8 +256,6 @@ def test_no_recipe_file_whatever_ends_in_a_traceback(tmp_path_factory, text):
 
 def test_thresholds_of_each_step_are_not_observed_at_other_steps():
     policy = {"policy.kind": "ds_atgo", "model.time_steps": 4}
-    with pytest.raises(
-        RecipeError, match="thresholds for 4 time steps and cannot be observed at 8; let observe.steps end"
-    ):
+    with pytest.raises(RecipeError, match="thresholds for 4 time steps and cannot be observed at 8; let"):
         load_recipe("digits", policy | {"observe.steps": [4, 8]})
     assert load_recipe("digits", policy | {"observe.steps": [2, 4]}).observe.steps == (2, 4)
