@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_serializer
 
 from .fields import RecipeError, flat
 from .parts import Part
@@ -32,6 +32,11 @@ class BalancePart(Part):
     in_turn: bool = False  # layers are multiplied one after the other, not all at the end
     averaged: bool = False  # of the neurons' mean currents over time
     time_steps: int | None = Field(default=None, ge=1)  # of the balancing; None: those of the network
+
+    @model_serializer(mode="wrap")
+    def _without_what_few_have(self, write: Any) -> dict[str, Any]:
+        """So that the keys of other runs stay as they are."""
+        return {key: value for key, value in write(self).items() if value or key not in ("in_turn", "averaged")}
 
 
 def stage_recipes(recipe: "Recipe") -> list["Recipe"]:
