@@ -101,6 +101,16 @@ class GroupwiseMLP(nn.Module):
         return self.down(self.mix(self.inner(up), up))
 
 
+def _stage(heads: int, head_width: int, depth: int, patch: int, lif: Neuron) -> nn.Sequential:
+    blocks = [
+        TransformerBlock(
+            DualAttention(heads, head_width, patch, lif), GroupwiseMLP(heads * head_width, head_width, lif)
+        )
+        for _ in range(depth)
+    ]
+    return nn.Sequential(*blocks)
+
+
 class SpikingResformer(SpikingNetwork):
     """Images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, classes), averaged over time.
 
@@ -130,18 +140,8 @@ class SpikingResformer(SpikingNetwork):
         self.stem = _map(in_channels, dims[0], 7, 2) if is_large else _map(in_channels, dims[0], 3)
         self.pool = SpikePool() if is_large else nn.Identity()
         self.downsamplings = nn.ModuleList(nn.Sequential(lif(), _map(a, b, 3, 2)) for a, b in pairwise(dims))
-        self.stages = nn.ModuleList()
-        for dim, count, depth, patch in zip(dims, heads, depths, PATCHES, strict=True):
-            self.stages.append(
-                nn.Sequential(
-                    *(
-                        TransformerBlock(
-                            DualAttention(count, head_width, patch, lif), GroupwiseMLP(dim, head_width, lif)
-                        )
-                        for _ in range(depth)
-                    )
-                )
-            )
+        stages = zip(heads, depths, PATCHES, strict=True)
+        self.stages = nn.ModuleList(_stage(count, head_width, depth, patch, lif) for count, depth, patch in stages)
         self.head = nn.Linear(dims[-1], num_classes, bias=False)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
