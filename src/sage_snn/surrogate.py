@@ -53,7 +53,7 @@ class ChannelSlopes(WrittenSlope):
     ) -> None:
         super().__init__(value, live=live, device=device)
         self.repeats, self.axis = repeats, 3 if channels_last else 2
-        self._written = self.tensor.reshape(1)
+        self._written: Tensor = self.tensor.reshape(1)
         self._channels = 0
 
     def begin(self, shape: tuple[int, ...]) -> Tensor:
