@@ -1,6 +1,8 @@
 """SAGE per head and per channel: what each slope is, where it acts, what is refused."""
 
+import copy
 import math
+import pickle
 import statistics as plain
 
 import pytest
@@ -227,6 +229,40 @@ def test_a_resumed_training_goes_on_to_the_same_bits(ours, per):
     assert all(torch.equal(a, b) for a, b in zip(sage.fine_slopes, resumed.fine_slopes, strict=True))
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), again.parameters(), strict=True))
     assert any(len(slopes.unique()) > 2 for slopes in sage.fine_slopes)
+
+
+@pytest.mark.parametrize("per", FINER)
+def test_a_state_of_before_the_first_step_is_one_too(ours, per):
+    with SAGE(ours(), warmup_steps=0, per=per, **FINER[per]) as sage:
+        state = sage.state_dict()
+        sage.load_state_dict(state)
+        assert sage.slopes.tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("per", FINER)
+def test_a_copied_network_is_on_its_own(ours, per):
+    model = ours()
+    with SAGE(model, warmup_steps=0, per=per, law=STRICT, **FINER[per]) as sage:
+        train(model, sage, range(3))
+        expected = gradients(model, batch(5))
+        copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+        gradients(copied, batch(6))
+        assert all(torch.equal(gradient, expected[name]) for name, gradient in gradients(model, batch(5)).items())
+        sage.step()
+    with SAGE(copied, warmup_steps=0):
+        gradients(copied, batch(6))
+
+
+@pytest.mark.parametrize("per", FINER)
+def test_bfloat16_has_finer_slopes_too(ours, per):
+    model = ours()
+    with SAGE(model, warmup_steps=0, per=per, law=STRICT, **FINER[per]) as sage:
+        for seed in range(3):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(batch(seed)).square().mean()
+            loss.backward()
+            sage.step()
+        assert any(len(slopes.unique()) > 1 for slopes in sage.fine_slopes)
 
 
 @pytest.mark.parametrize("per", FINER)

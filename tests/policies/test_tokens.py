@@ -47,7 +47,7 @@ class Mixer(nn.Sequential):
     """Two nodes, the query and the key of a block: (T, B, C, N) -> (T, B, C, N)."""
 
     def __init__(self):
-        super().__init__(*(LIFNode(step_mode="m", carry_state=False) for _ in range(2)))
+        super().__init__(*(LIFNode(v_threshold=0.4, step_mode="m", carry_state=False) for _ in range(2)))
 
     def block(self, **options):
         return Block(list(self), self[0], self[1], heads=2, layout="TBCN", name="it", **options)
@@ -229,6 +229,7 @@ def test_nodes_of_spikingjellys_spikformer_have_the_slopes_of_their_tokens(jelly
 
 def test_positions_that_are_not_tokens_take_the_mean_of_the_image():
     tokens = TokenSlopes()
+    tokens.may_move = True
     before, half = TokenSlope(tokens, 4.0), TokenSlope(tokens, 2.0)
     given = before.begin((2, 3, 8, 5))
     assert torch.equal(given, torch.full((2, 3, 1, 5), 4.0))
@@ -247,8 +248,22 @@ def test_positions_that_are_not_tokens_take_the_mean_of_the_image():
     with pytest.raises(ValueError, match=r"slopes of tokens \(2, 3, 5\) do not fit a node's currents \(1, 3, 8, 5\)"):
         half.begin((1, 3, 8, 5))
     last = TokenSlopes("TBNC")
+    last.may_move = True
     last.fill(ratios, heads=2, width=4)
     assert torch.equal(TokenSlope(last, 1.0).begin((2, 3, 5, 8)).squeeze(3), ratios)
+
+
+def test_step_by_step_every_time_step_is_a_pass():
+    model = Mixer()
+    functional.set_step_mode(model, "s")
+    sage = SAGE(model, warmup_steps=0, per="token", blocks=[model.block()], law=STRICT)
+    for seed in range(2):
+        x = 3 * torch.rand(4, 2, 6, 3, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+        torch.stack([model(step) for step in x]).sum().backward()
+        functional.reset_net(model)
+        sage.step()
+    assert sage.fine_slopes[0].shape == (1, 2, 3)
+    assert len(sage.fine_slopes[0].unique()) > 1
 
 
 def test_a_block_that_is_read_between_passes_is_refused():

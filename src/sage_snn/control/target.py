@@ -127,7 +127,8 @@ class NodeSlopes:
             elif node.slope.live and node.slope.tensor.shape == value.shape:
                 live.append((node.slope.tensor, value))
             else:  # put in place, not copied into it: a compiled backward pass may still need the old tensor
-                node.slope.tensor = value.to(node.slope.tensor.device)
+                # One number may stay where it was when the model moves, several may not.
+                node.slope.tensor = value.to(node.slope.tensor.device) if value.ndim == 0 else value
         if live:
             held, written = (list(side) for side in zip(*live, strict=True))
             copy_each(held, written)

@@ -4,6 +4,7 @@ T time steps, B batch, C channels, N positions, H heads, K head width.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,11 +22,12 @@ class TokenSlopes:
     handed out but the base. `give_up` is called before an error leaves the forward pass.
     """
 
-    may_move = True
+    may_move = False
 
     def __init__(self, layout: Layout = "TBCN", give_up: Callable[[], None] = lambda: None) -> None:
-        self.axis = 2 if layout == "TBNC" else 3
+        self.axis, self.layout = 2 if layout == "TBNC" else 3, layout
         self.give_up = give_up
+        self.device: torch.device | None = None  # of the tensors, if it is known
         self.clear()
 
     def clear(self) -> None:
@@ -58,7 +60,11 @@ class TokenSlopes:
 
     def _at_base(self, node: "TokenSlope", shape: tuple[int, ...]) -> Tensor:
         sizes = (*shape[:2], 1, shape[3]) if self.axis == 3 else (*shape[:3], 1)
-        return node.tensor.new_full(sizes, node.base)
+        return node.tensor.new_full(sizes, node.base, device=self.device)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copied or unpickled model has nobody who makes its slopes known: its nodes keep their base."""
+        return TokenSlopes, (self.layout,)
 
     def _fill(self, key: tuple[float, tuple[int, ...]]) -> None:
         if self._ratios is None:

@@ -21,9 +21,8 @@ class _Finer(PerGroup):
 
     def _by_group(self, things: Sequence[T]) -> list[list[T]]:
         """A thing per track, group by group."""
-        return [
-            [thing for thing, g in zip(things, self.of_group, strict=False) if g == i] for i in range(len(self.groups))
-        ]
+        pairs = list(zip(things, self.of_group, strict=True))
+        return [[thing for thing, group in pairs if group == i] for i in range(len(self.groups))]
 
     def _means(self, values: Sequence[Tensor]) -> Tensor:
         """(groups,) of a tensor per track."""
@@ -69,12 +68,11 @@ class PerHead(_Finer):
         """Slopes of channels for the nodes whose channels are those of the heads, one number for the others."""
         super().hold(live=live, device=device)
         finer: dict[int, ChannelSlopes] = {}
-        pairs = [(block, node) for block in map(_with_heads, self.groups) for node in block.by_head]
-        for block, node in pairs:
-            index = next((i for i, other in enumerate(self.nodes.nodes) if other is node), None)
-            if index is not None:
-                repeats = block.parts if node is block.query else 1
-                last, base = block.layout == "TBNC", self.nodes.bases[index]
+        blocks = _with_heads(self.groups)
+        for index, (node, base) in enumerate(zip(self.nodes.nodes, self.nodes.bases, strict=True)):
+            block = blocks[self.owner[index]]
+            if any(node is other for other in block.by_head):
+                repeats, last = block.parts if node is block.query else 1, block.layout == "TBNC"
                 finer[index] = ChannelSlopes(base, live=live, device=device, repeats=repeats, channels_last=last)
         self._by_head = set(finer)
         self.nodes.refine(finer)
@@ -96,13 +94,15 @@ class PerHead(_Finer):
             track.slopes = slopes.to(device, copy=True)
 
 
-def _with_heads(group: Group) -> Block:
-    if not isinstance(group, Block) or not group.by_head:
+def _with_heads(groups: Sequence[Group]) -> list[Block]:
+    blocks = [group for group in groups if isinstance(group, Block) and group.by_head]
+    if len(blocks) < len(groups):
+        name = next(group.name for group in groups if group not in blocks)
         raise ValueError(
-            f"block {group.name} does not say which of its nodes have heads; pass Block(by_head=[...]) with those of "
-            "query, key and value, or per='group'"
+            f"block {name} does not say which of its nodes have heads; pass Block(by_head=[...]) with those of query, "
+            "key and value, or per='group'"
         )
-    return group
+    return blocks
 
 
 class PerChannel(_Finer):
@@ -122,7 +122,7 @@ class PerChannel(_Finer):
     @property
     def keeps_base(self) -> list[bool]:
         """Groups of one channel in all."""
-        return [bool(self.tracks) and sum(map(len, part)) == 1 for part in self._by_group(self.fine_slopes)]
+        return [sum(channels.width for channels in part) == 1 for part in self._by_group(self._channels)]
 
     def sources(self, index: int) -> Sequence[Source]:
         """The channels of the group's nodes."""
@@ -162,4 +162,4 @@ class PerChannel(_Finer):
     def _load_slopes(self, state: dict[str, Any], device: torch.device) -> None:
         self.tracks = [self._new_track(len(slopes), device) for slopes in state["fine_slopes"]]
         for track, channels, slopes in zip(self.tracks, self._channels, state["fine_slopes"], strict=False):
-            track.slopes, channels.width = slopes.to(device, copy=True), len(slopes)
+            track.slopes, channels.width = slopes.to(device, copy=True), len(slopes)  # none of either before a step

@@ -148,8 +148,8 @@ class PerGroup:
     def state_dict(self) -> dict[str, Any]:
         """History and last readings."""
         told = {name: getattr(self, name).clone() for name in ("dispersion", "smoothed", "zscores")}
-        parts = zip(*(track.history for track in self.tracks), strict=True) if self.tracks else ()
-        history = {name: torch.cat(each) for name, each in zip(History._fields, parts, strict=True)}
+        parts = [track.history._asdict() for track in self.tracks]
+        history = {name: torch.cat([part[name] for part in parts]) for name in History._fields} if parts else {}
         return {**told, "history": history, "readings": [values.clone() for values in self.readings]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -161,9 +161,9 @@ class PerGroup:
         self.readings = [values.to(device) for values in readings]
         self._load_slopes(state, device)
         sizes = [len(track.slopes) for track in self.tracks]
-        parts = zip(*(state["history"][name].to(device).split(sizes) for name in History._fields), strict=True)
-        for track, part in zip(self.tracks, parts, strict=True):
-            track.history = History(*part)
+        parts = {name: values.to(device).split(sizes) for name, values in state["history"].items()}
+        for i, track in enumerate(self.tracks):
+            track.history = History(**{name: each[i] for name, each in parts.items()})
         self.write()
 
     def _load_slopes(self, state: dict[str, Any], device: torch.device) -> None:

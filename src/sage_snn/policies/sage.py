@@ -87,7 +87,6 @@ class SAGE(Policy):
             raise ValueError("gradients are there after backward(), too late for same_step=True; leave it out")
         self._grain.give_up = self.remove
         self._grain.hold(live=self.same_step, device=device)
-        self._grain.begin_step(may_move=self.warmup_steps == 0)
         model = self._model()
         assert model is not None
         self._reader = Reader(model, self._grain, device, self.remove)
@@ -152,7 +151,7 @@ class SAGE(Policy):
     def _begin_step(self) -> None:
         assert self._reader is not None
         self._reader.clear(active=self._steps % self.every == 0)
-        self._grain.begin_step(may_move=self._steps >= self.warmup_steps)
+        self._grain.begin_step(may_move=self._steps >= self.warmup_steps)  # before the first, nothing is known
 
     def paused(self) -> AbstractContextManager[None]:
         """Inside, forward passes are not read."""

@@ -77,7 +77,7 @@ class PerToken(PerGroup):
         """The passes of the next step come now."""
         super().begin_step(may_move=may_move)
         for tokens in self._tokens:
-            tokens.may_move = may_move
+            tokens.may_move, tokens.device = may_move, self._ratios.device
             tokens.clear()
 
     def _read(self, index: int, q: Tensor, k: Tensor, scale: float) -> Tensor:
