@@ -81,6 +81,7 @@ static void together(int threads, const std::function<void(int)>& body) {
             std::vector<double> sums(size_t(steps), 0.0), constants(size_t(steps + 1)), moments(size_t(steps * 4));   \
             double squares[2];                                                                                        \
             const bool by_neuron = (steps + channels + which) % 2 != 0; /* then no gradient of the slope */           \
+            const double* step_slopes = by_neuron ? nullptr : slopes.data();                                          \
             const F* neuron_slopes = by_neuron ? own.data() : nullptr;                                                \
             double* slope_sums = which && !by_neuron ? sums.data() : nullptr;                                         \
             const double* each = which == 1 ? nullptr : thresholds.data();                                            \
@@ -89,7 +90,7 @@ static void together(int threads, const std::function<void(int)>& body) {
                               which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, each, 0.5,                        \
                               which ? moments.data() : nullptr, which + 1);                                           \
             sage_norm_lif_backward_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(),           \
-                                       var.data(), which == 2 ? nullptr : more.data(), grad.data(), slopes.data(),    \
+                                       var.data(), which == 2 ? nullptr : more.data(), grad.data(), step_slopes,    \
                                        neuron_slopes, which % 2 ? in_rows : in_planes[which], grad_x.data(),          \
                                        grad_w.data(), grad_b.data(), which == 2 ? nullptr : grad_more.data(),         \
                                        slope_sums, which ? constants.data() : nullptr, which ? nullptr : squares,     \
@@ -105,7 +106,7 @@ static void together(int threads, const std::function<void(int)>& body) {
             sage_lif_##S(x.data(), v.data(), which ? 1 : 0, spikes.data(), last.data(), steps, size, tau, 1, 0.1,     \
                          hard, decays, each, 0.5, which ? moments.data() : nullptr, 1);                               \
             sage_lif_backward_##S(x.data(), v.data(), which ? 1 : 0, which == 1 ? nullptr : grad.data(),              \
-                                  which == 2 ? nullptr : v.data(), slopes.data(), neuron_slopes, in_planes[which],    \
+                                  which == 2 ? nullptr : v.data(), step_slopes, neuron_slopes, in_planes[which],    \
                                   grad_x.data(), last.data(), slope_sums, which ? constants.data() : nullptr,         \
                                   which ? squares : nullptr, steps, size, tau, 1, 0.1, hard, decays, each, detaches,  \
                                   shape, 1);                                                                          \
