@@ -15,10 +15,8 @@ import os, sys, time
 from sage_snn.runs import RunFolder
 from sage_snn.runs.lock import locked
 with locked(RunFolder(sys.argv[1])):
-    if os.fork() == 0:  # a worker, which outlives the process that is killed
-        time.sleep(60)
-        os._exit(0)
-    print("locked", flush=True)
+    if os.fork() == 0:  # a worker, which outlives the process that is killed; it speaks once it has let go of the lock
+        print("locked", flush=True)
     time.sleep(60)
 """
 
