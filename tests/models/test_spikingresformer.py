@@ -55,23 +55,20 @@ def test_the_cifar_network_has_10_79_million_parameters():
 
 
 @pytest.mark.parametrize(
-    ("size", "parameters", "normalisation", "printed"),
+    ("size", "parameters", "normalisation"),
     [
-        ("ti", 11_180_992, 39_680, 11.14),
-        ("s", 17_813_824, 52_352, 17.76),
-        ("m", 35_601_472, 77_696, 35.52),
-        ("l", 60_375_680, 104_704, None),
+        ("ti", 11_180_992, 39_680),
+        ("s", 17_813_824, 52_352),
+        ("m", 35_601_472, 77_696),
+        ("l", 60_375_680, 104_704),
     ],
 )
-def test_the_imagenet_networks_have_the_printed_parameters_without_those_of_normalisation(
-    size, parameters, normalisation, printed
-):
+def test_the_imagenet_networks_have_their_sizes(size, parameters, normalisation):
     with torch.device("meta"):
         model = timm.create_model(f"spikingresformer_{size}")
     norms = sum(p.numel() for m in model.modules() if isinstance(m, nn.BatchNorm2d) for p in m.parameters())
     total = sum(p.numel() for p in model.parameters())
     assert (total, norms) == (parameters, normalisation)
-    assert printed is None or round((total - norms) / 1e6, 2) == printed
 
 
 def test_the_imagenet_form_takes_images_of_224_pixels():
