@@ -14,18 +14,20 @@
 #include <vector>
 
 #define DECLARE(F, S)                                                                                                 \
-    extern "C" void sage_lif_##S(const F*, const F*, std::int64_t, F*, F*, std::int64_t, std::int64_t, double, double, \
-                                 double, int, int, int);                                                              \
-    extern "C" void sage_lif_backward_##S(const F*, const F*, std::int64_t, const F*, const F*, const double*, F*, F*, \
-                                          double*, std::int64_t, std::int64_t, double, double, double, int, int, int, \
-                                          int, int);                                                                  \
+    extern "C" void sage_lif_##S(const F*, const F*, std::int64_t, F*, F*, std::int64_t, std::int64_t, double, double,\
+                                 double, int, int, const double*, double, double*, int);                              \
+    extern "C" void sage_lif_backward_##S(const F*, const F*, std::int64_t, const F*, const F*, const double*, const F*,\
+                                          const std::int64_t*, F*, F*, double*, double*, double*, std::int64_t,       \
+                                          std::int64_t, double, double, double, int, int, const double*, int, int,    \
+                                          int);                                                                       \
     extern "C" void sage_norm_lif_##S(const F*, const F*, const F*, F*, F*, const F*, F*, std::int64_t, std::int64_t, \
                                       std::int64_t, std::int64_t, int, double, int, double, double, double, int, int, \
-                                      int);                                                                           \
+                                      const double*, double, double*, int);                                           \
     extern "C" void sage_norm_lif_backward_##S(const F*, const F*, const F*, const F*, const F*, const F*, const F*,  \
-                                               const double*, F*, F*, F*, F*, double*, std::int64_t, std::int64_t,    \
-                                               std::int64_t, std::int64_t, int, double, int, double, double, double,  \
-                                               int, int, int, int, int);                                              \
+                                               const double*, const F*, const std::int64_t*, F*, F*, F*, F*, double*, \
+                                               double*, double*, std::int64_t, std::int64_t, std::int64_t,            \
+                                               std::int64_t, int, double, int, double, double, double, int, int,      \
+                                               const double*, int, int, int);                                         \
     extern "C" void sage_norm_##S(const F*, const F*, const F*, F*, F*, F*, std::int64_t, std::int64_t, double, int,  \
                                   int);                                                                               \
     extern "C" void sage_norm_backward_##S(const F*, const F*, const F*, const F*, F*, F*, F*, F*, std::int64_t,      \
@@ -65,22 +67,35 @@ static void together(int threads, const std::function<void(int)>& body) {
         const std::int64_t total = steps * batch * channels * length, size = batch * channels * length;               \
         const auto x = noise<F>(total), grad = noise<F>(total), weight = noise<F>(channels), bias = noise<F>(channels); \
         const auto v = noise<F>(size), more = noise<F>(total);                                                        \
-        const std::vector<double> slopes(size_t(steps), 3.0);                                                         \
+        const std::vector<double> slopes(size_t(steps), 3.0), thresholds(size_t(steps), 0.8);                         \
+        const std::vector<F> own(size_t(total), F(2.5)); /* a slope per neuron, per token and step, or per channel */ \
+        const std::int64_t in_planes[3][6] = {{channels, length, size, channels * length, length, 1},                 \
+                                              {channels, length, batch * length, length, 0, 1},                       \
+                                              {channels, length, 0, 0, 1, 0}};                                        \
+        const std::int64_t in_rows[6] = {length, channels, batch * length, length, 1, 0};                             \
         const int training = shape;                                                                                   \
         together(3, [&](int which) { /* shared inputs, an output each */                                              \
             std::vector<F> mean(size_t(channels), F(0.1)), var(size_t(channels), F(1.2)), spikes(x.size()),           \
                 grad_x(x.size()), grad_more(x.size()), grad_w(size_t(channels), F(0)),                                \
                 grad_b(size_t(channels), F(0)), last(v.size());                                                       \
-            std::vector<double> sums(size_t(steps), 0.0);                                                             \
+            std::vector<double> sums(size_t(steps), 0.0), constants(size_t(steps + 1)), moments(size_t(steps * 4));   \
+            double squares[2];                                                                                        \
+            const bool by_neuron = (steps + channels + which) % 2 != 0; /* then no gradient of the slope */           \
+            const double* step_slopes = by_neuron ? nullptr : slopes.data();                                          \
+            const F* neuron_slopes = by_neuron ? own.data() : nullptr;                                                \
+            double* slope_sums = which && !by_neuron ? sums.data() : nullptr;                                         \
+            const double* each = which == 1 ? nullptr : thresholds.data();                                            \
             sage_norm_lif_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(), var.data(),        \
                               which == 2 ? nullptr : more.data(), spikes.data(), steps, batch, channels, length,      \
-                              which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, which + 1);                       \
+                              which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, each, 0.5,                        \
+                              which ? moments.data() : nullptr, which + 1);                                           \
             sage_norm_lif_backward_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(),           \
-                                       var.data(), which == 2 ? nullptr : more.data(), grad.data(), slopes.data(),    \
-                                       grad_x.data(), grad_w.data(), grad_b.data(),                                   \
-                                       which == 2 ? nullptr : grad_more.data(), which ? sums.data() : nullptr, steps, \
-                                       batch, channels, length, which % 2, 1e-5, training, tau, 1, 0.1, hard, decays, \
-                                       detaches, shape, which + 1);                                                   \
+                                       var.data(), which == 2 ? nullptr : more.data(), grad.data(), step_slopes,    \
+                                       neuron_slopes, which % 2 ? in_rows : in_planes[which], grad_x.data(),          \
+                                       grad_w.data(), grad_b.data(), which == 2 ? nullptr : grad_more.data(),         \
+                                       slope_sums, which ? constants.data() : nullptr, which ? nullptr : squares,     \
+                                       steps, batch, channels, length, which % 2, 1e-5, training, tau, 1, 0.1, hard,  \
+                                       decays, each, detaches, shape, which + 1);                                     \
             const std::int64_t rows = steps * batch * length;                                                         \
             sage_norm_##S(x.data(), which ? weight.data() : nullptr, bias.data(), mean.data(), var.data(),            \
                           spikes.data(), rows, channels, 1e-5, training, which + 1);                                  \
@@ -89,10 +104,11 @@ static void together(int threads, const std::function<void(int)>& body) {
                                    grad_more.data(), grad_x.data(), grad_w.data(), grad_b.data(), rows, channels,     \
                                    1e-5, training, which + 1);                                                        \
             sage_lif_##S(x.data(), v.data(), which ? 1 : 0, spikes.data(), last.data(), steps, size, tau, 1, 0.1,     \
-                         hard, decays, 1);                                                                            \
+                         hard, decays, each, 0.5, which ? moments.data() : nullptr, 1);                               \
             sage_lif_backward_##S(x.data(), v.data(), which ? 1 : 0, which == 1 ? nullptr : grad.data(),              \
-                                  which == 2 ? nullptr : v.data(), slopes.data(), grad_x.data(), last.data(),         \
-                                  which ? sums.data() : nullptr, steps, size, tau, 1, 0.1, hard, decays, detaches,    \
+                                  which == 2 ? nullptr : v.data(), step_slopes, neuron_slopes, in_planes[which],    \
+                                  grad_x.data(), last.data(), slope_sums, which ? constants.data() : nullptr,         \
+                                  which ? squares : nullptr, steps, size, tau, 1, 0.1, hard, decays, each, detaches,  \
                                   shape, 1);                                                                          \
             std::vector<std::uint8_t> places(x.size()); /* lines or columns of pixels */                              \
             const std::int64_t height = which ? length : 1, width = which ? 1 : length;                               \
@@ -105,7 +121,7 @@ static void together(int threads, const std::function<void(int)>& body) {
         together(2, [&](int half) {                                                                                   \
             const std::int64_t first = half ? size / 2 : 0, n = half ? size - size / 2 : size / 2;                    \
             sage_lif_##S(x.data() + first, v.data() + first, 1, spikes.data() + first, last.data() + first, 1, n,     \
-                         tau, 1, 0.1, hard, decays, 1);                                                               \
+                         tau, 1, 0.1, hard, decays, nullptr, 0, nullptr, 1);                                          \
         });                                                                                                           \
     }
 EXERCISE(float, f32)

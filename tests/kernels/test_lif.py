@@ -153,3 +153,22 @@ def test_operators_pass_torchs_own_check():
     chosen |= {"training": True}
     torch.library.opcheck(torch.ops.sage_snn.norm_backward.default, inputs, chosen, test_utils=tests)
     assert callable(function("sage_lif", torch.float64))
+
+
+def test_operators_with_tensors_for_constants_pass_torchs_own_check():
+    x, v, tests = currents(4, 30), torch.zeros(30, dtype=torch.float64), ("test_schema", "test_faketensor")
+    constants = {"thresholds": torch.full((4,), 0.5), "time_constant": torch.tensor(1.5)}
+    forward = Membrane().options | constants | {"near": 0.5}
+    backward = Membrane().options | constants | {"detach_reset": False, "shape": "Sigmoid", "wants_slope": False}
+    backward |= {"wants_constants": True, "wants_squares": True}
+    torch.library.opcheck(torch.ops.sage_snn.lif.default, (x, v), forward, test_utils=tests)
+    inputs = x, None, x, v, torch.ones(1, 30, 1, 1)
+    torch.library.opcheck(torch.ops.sage_snn.lif_backward.default, inputs, backward, test_utils=tests)
+    images = x.repeat(2, 1).view(8, 3, 10)
+    for layout in (images, images.movedim(1, -1).contiguous().movedim(-1, 1)):
+        chosen = {"times": 4, "eps": 1e-5}
+        inputs = layout, *[None] * 5
+        torch.library.opcheck(torch.ops.sage_snn.norm_lif.default, inputs, forward | chosen, test_utils=tests)
+        inputs = layout, layout, None, None, v[:3], v[:3] + 1, layout, torch.ones(4, 2, 1, 10)
+        chosen |= {"training": True}
+        torch.library.opcheck(torch.ops.sage_snn.norm_lif_backward.default, inputs, backward | chosen, test_utils=tests)

@@ -1,5 +1,7 @@
 """SpikingJelly's LIF nodes run through our kernels."""
 
+from typing import Any
+
 from spikingjelly.activation_based import neuron
 from torch import nn
 
@@ -13,8 +15,8 @@ def accelerate(model: nn.Module) -> nn.Module:
     that our kernels do not know, stay as they are. In half precision our membranes are float32, SpikingJelly's are not:
     there spikes may differ at the threshold.
     """
-    plain = [m for m in model.modules() if type(m) is neuron.LIFNode and surrogate_shape(m) is not None]
+    plain: list[Any] = [m for m in model.modules() if type(m) is neuron.LIFNode and surrogate_shape(m) is not None]
     for node in plain:
         node.__class__ = LIFNode
-        node.equip(carry_state=True)  # pyright: ignore[reportAttributeAccessIssue]
+        node.equip(carry_state=True)
     return model

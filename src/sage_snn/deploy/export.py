@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ..control import copied, find_blocks, is_node, unwrapped
 from ..encoding import SignedPoisson
 from ..models import Spikformer, official_state_dict
-from ..neurons import DietLIF, RateIF, STDBNode, spikingjelly_nodes
+from ..neurons import DietLIF, LIFNode, RateIF, STDBNode, spikingjelly_nodes
 from .plain import plain
 
 Card = Mapping[str, Any]
@@ -41,7 +41,7 @@ def formats(model: nn.Module) -> list[str]:
     """The formats that can hold this network."""
     network = unwrapped(model)
     impossible = {"nir"} if _not_in_nir(network) else set[str]()
-    impossible |= set() if isinstance(network, Spikformer) else {"official"}
+    impossible |= set() if isinstance(network, Spikformer) and not _with_constants(network) else {"official"}
     return [name for name in SUFFIXES if name not in impossible]
 
 
@@ -165,11 +165,19 @@ def _write_nir(network: nn.Module, path: Path, example: Tensor, card: Card) -> N
 def _not_in_nir(network: nn.Module) -> list[str]:
     """Kinds of layers, and attention, that the exporter would fail on or, worse, leave out."""
     kinds = {type(module).__name__ for module in _layers(network)} - set(_IN_NIR)
+    constants = [node.constants for node in network.modules() if isinstance(node, LIFNode)]
+    kinds |= {"a threshold per time step"} if any(isinstance(threshold, list) for threshold, _ in constants) else set()
     try:
         names = [block.name for block in find_blocks(network)]
     except ValueError:
         return sorted(kinds)
     return [*sorted(kinds), f"products of spikes and residual sums (attention in {', '.join(map(str, names))})"]
+
+
+def _with_constants(network: nn.Module) -> list[str]:
+    """Names of the nodes whose threshold or time constant is part of the weights."""
+    nodes = [(name, node) for name, node in network.named_modules() if isinstance(node, LIFNode)]
+    return [name for name, node in nodes if node.threshold is not None or node.time_constant is not None]
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -192,6 +200,11 @@ def _write_official(network: nn.Module, path: Path, example: Tensor, card: Card)
     if not isinstance(network, Spikformer):
         raise ExportError(
             f"the authors' names are those of a Spikformer, this is a {type(network).__name__}; export to safetensors"
+        )
+    if nodes := _with_constants(network):
+        raise ExportError(
+            f"the authors' nodes have no threshold or time constant of their own, as {nodes[0]} has; "
+            "export to onnx or safetensors"
         )
     # Their model has LayerNorms that it never calls, and loads nothing without them.
     torch.save(official_state_dict(network, layer_norms=True), path)

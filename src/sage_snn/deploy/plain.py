@@ -28,24 +28,21 @@ class PlainLIF(nn.Module):
 
     def __init__(self, node: neuron.LIFNode) -> None:
         super().__init__()
-        self.tau, self.threshold, self.reset, self.decay_input = (
-            node.tau,
-            node.v_threshold,
-            node.v_reset,
-            node.decay_input,
-        )
+        self.reset, self.decay_input = node.v_reset, node.decay_input
+        self.threshold, self.tau = node.constants if isinstance(node, LIFNode) else (node.v_threshold, node.tau)
 
     def forward(self, currents: Tensor) -> Tensor:
         """Currents (T, ...) -> spikes (T, ...), to the bit those of the node."""
         rest = self.reset or 0.0
         v = torch.full_like(currents[0], rest)
+        thresholds = self.threshold if isinstance(self.threshold, list) else [self.threshold] * len(currents)
         spikes: list[Tensor] = []
-        for current in currents.unbind():
+        for current, threshold in zip(currents.unbind(), thresholds, strict=True):
             above_rest = v - rest if rest else v
             charged = v + (current - above_rest) / self.tau if self.decay_input else v - above_rest / self.tau + current
-            fires = charged >= self.threshold
+            fires = charged >= threshold
             spikes.append(fires.to(charged.dtype))
-            v = charged - spikes[-1] * self.threshold if self.reset is None else torch.where(fires, rest, charged)
+            v = charged - spikes[-1] * threshold if self.reset is None else torch.where(fires, rest, charged)
         return torch.stack(spikes)
 
 

@@ -78,9 +78,11 @@ class Constants:
         time_constant: Tensor | None = None,
         **_: Any,
     ) -> None:
+        one = thresholds is not None and thresholds.ndim == 0
+        threshold = float(thresholds) if one else threshold
         tau = tau if time_constant is None else float(time_constant)
         self.membrane = Membrane(tau, threshold, reset, decay_input, detach_reset)
-        self.thresholds = None if thresholds is None else slope_values(thresholds, times)
+        self.thresholds = None if thresholds is None or one else slope_values(thresholds, times)
 
     @property
     def arguments(self) -> tuple[Any, ...]:

@@ -45,7 +45,8 @@ def over_currents(slope: Tensor, sizes: Sequence[int]) -> Tensor:
         return slope
     if len(sizes) < 4:
         return slope[(..., *[0] * (4 - len(sizes)))]
-    return slope.unflatten(3, sizes[3:] if slope.shape[3] > 1 else [1] * (len(sizes) - 3))
+    trailing = sizes[3:] if slope.shape[3] > 1 else [1] * (len(sizes) - 3)
+    return torch.unflatten(slope, 3, list(trailing))
 
 
 def at_step(slope: Tensor, t: int, dtype: torch.dtype) -> Tensor:
@@ -58,7 +59,7 @@ def steps_of(slope: Tensor, times: int) -> Sequence[Tensor]:
     """Views: a slope for each step by itself, () or (1, b, c, n)."""
     if slope.ndim < 4:
         return slope.expand(times).unbind()
-    return slope.expand(times, *slope.shape[1:]).split(1)
+    return [row.unsqueeze(0) for row in slope.expand(times, *slope.shape[1:]).unbind()]
 
 
 def part_of(values: Tensor, t: int) -> Tensor:

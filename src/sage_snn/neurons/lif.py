@@ -43,6 +43,10 @@ class LIFNode(neuron.LIFNode):
       the sums of squares of the gradients of spikes and of currents.
     """
 
+    threshold: Tensor | None
+    time_constant: Tensor | None
+    _steps: Iterator[tuple[Tensor, Membrane, str]] | None = None
+
     def __init__(
         self,
         tau: float = 2.0,
@@ -61,8 +65,6 @@ class LIFNode(neuron.LIFNode):
         super().__init__(tau, decay_input, v_threshold, v_reset, function, detach_reset, step_mode, store_v_seq)
         self.equip(carry_state=carry_state)
 
-    _steps: Iterator[tuple[Tensor, Membrane, str]] | None = None
-
     def equip(self, *, carry_state: bool) -> None:
         """Attributes that SpikingJelly's node has not."""
         self.carry_state = carry_state
@@ -73,6 +75,7 @@ class LIFNode(neuron.LIFNode):
         self.starts = Starts()
         self.register_buffer("threshold", None)
         self.register_buffer("time_constant", None)
+        self.register_load_state_dict_pre_hook(_bring_constants)
 
     def set_constants(self, threshold: Tensor | None = None, time_constant: Tensor | None = None) -> None:
         """Let tensors take the place of `v_threshold` and `tau`, as parameters if they are; None gives those back."""
@@ -91,13 +94,11 @@ class LIFNode(neuron.LIFNode):
             else:
                 self.register_buffer(name, value)
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """A state dict brings constants with it where the node has none."""
-        own = {name: getattr(self, name) for name in CONSTANTS}
-        missing = [name for name in CONSTANTS if own[name] is None and prefix + name in state_dict]
-        if missing:
-            self.set_constants(**own | {name: state_dict[prefix + name].detach().clone() for name in missing})
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    @property
+    def constants(self) -> tuple[float | list[float], float]:
+        """Threshold, or one per time step, and time constant, as numbers."""
+        threshold: Any = self.v_threshold if self.threshold is None else self.threshold.tolist()
+        return threshold, self.tau if self.time_constant is None else self.time_constant.item()
 
     def __init_subclass__(cls) -> None:
         unheard = [name for name in ("neuronal_charge", "neuronal_fire", "neuronal_reset") if name in cls.__dict__]
@@ -196,8 +197,8 @@ class LIFNode(neuron.LIFNode):
 
     def _membrane(self, device: torch.device) -> Membrane:
         # Copies: backward uses the constants that its forward pass had, whenever a policy writes the next ones.
-        threshold = self.v_threshold if self.threshold is None else self.threshold.to(device, copy=True)
-        tau = self.tau if self.time_constant is None else self.time_constant.to(device, copy=True)
+        threshold = self.v_threshold if self.threshold is None else self.threshold.to(device=device, copy=True)
+        tau = self.tau if self.time_constant is None else self.time_constant.to(device=device, copy=True)
         return Membrane(tau, threshold, self.v_reset, self.decay_input, self.detach_reset)
 
     @property
@@ -238,6 +239,14 @@ class LIFNode(neuron.LIFNode):
         return lif(x_seq, v, *dynamics, self.watch)
 
 
+def _bring_constants(node: LIFNode, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """A state dict brings constants with it where the node has none."""
+    own = {name: getattr(node, name) for name in CONSTANTS}
+    missing = [name for name in CONSTANTS if own[name] is None and prefix + name in state_dict]
+    if missing:
+        node.set_constants(**own | {name: state_dict[prefix + name].detach().clone() for name in missing})
+
+
 def _require_constant(name: str, value: Tensor | None, *, least: float, most_axes: int) -> None:
     if value is None:
         return
@@ -250,12 +259,18 @@ def _require_constant(name: str, value: Tensor | None, *, least: float, most_axe
 
 @contextmanager
 def spikingjelly_nodes(network: nn.Module) -> Iterator[nn.Module]:
-    """Inside, the network's nodes are plain SpikingJelly ones: its NIR export looks nodes up by exact type."""
+    """Inside, the network's nodes are plain SpikingJelly ones: its NIR export looks nodes up by exact type.
+
+    Constants in tensors are numbers there; a threshold per time step has no such form.
+    """
     nodes: list[Any] = [node for node in network.modules() if type(node) is LIFNode]
+    numbers = [(node.v_threshold, node.tau) for node in nodes]
     for node in nodes:
+        node.v_threshold, node.tau = node.constants
         node.__class__ = neuron.LIFNode
     try:
         yield network
     finally:
-        for node in nodes:
+        for node, (threshold, tau) in zip(nodes, numbers, strict=True):
             node.__class__ = LIFNode
+            node.v_threshold, node.tau = threshold, tau

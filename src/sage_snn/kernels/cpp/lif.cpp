@@ -27,7 +27,9 @@ const F* rows(const F* from, Index size, Index steps, Span span, std::vector<F>&
 
 template <class F>
 void load_membrane(F* v, const F* from, Index step, Span span) {
-    for (Index j = 0; j < TILE; ++j) v[j] = j < span.count ? from[step * (span.first + j)] : F(0);
+    if (step) copy(v, from + span.first, span.count);
+    else std::fill(v, v + span.count, *from);
+    std::fill(v + span.count, v + TILE, F(0));
 }
 
 template <class F>
@@ -62,7 +64,7 @@ void fire(const Problem<F>& p, const Tiles<F>& functions, Index tile, F* spikes,
 // `moments` (T, 4), or null, gets those of the membranes.
 template <class F>
 void forward(const Problem<F>& p, F* spikes, F* last, double near, double* moments) {
-    const Tiles<F> functions(p.membrane, moments != nullptr);
+    const Tiles<F> functions(p.membrane, moments == nullptr);
     const Index pieces = (p.tiles() + BRIEF - 1) / BRIEF;
     PieceSums found(pieces, p.steps * 3, moments);
 #pragma omp parallel for num_threads(p.threads) if (p.threads > 1) schedule(static)
@@ -107,14 +109,15 @@ void back(const Problem<F>& p, const Tiles<F>& functions, const Gradients<F>& g,
     if (span.cut()) buffers.out.resize(size_t(p.steps * TILE));
     F* to = span.cut() ? buffers.out.data() : g.currents + span.first;
     const F* grad = rows(g.spikes, p.size, p.steps, span, buffers.in);
-    const TileSlopes<F> slopes = g.own_slopes.of_tile(g.slopes, p.steps, buffers.slopes, [&](auto gather) {
-        gather(span.first, span.count, 0);
-    });
+    const TileSlopes<F> slopes = g.own_slopes.of_tile(
+        g.slopes, p.steps, buffers.slopes, [&](auto gather) { gather(span.first, span.count, 0); });
     functions.back(p.membrane, charged, grad, stride, slopes, p.steps, grad_v, to, stride, sums,
                    start);
-    Squares<F> squares(sums.squares);
-    squares.add(grad, to, stride, p.steps);
-    squares.close();
+    if (sums.squares) {
+        Squares<F> squares(sums.squares);
+        squares.add(grad, to, stride, p.steps);
+        squares.close();
+    }
     for (Index t = 0; span.cut() && t < p.steps; ++t)
         copy(g.currents + t * p.size + span.first, to + t * TILE, span.count);
     copy(g.start + span.first, grad_v, span.count);
@@ -122,7 +125,7 @@ void back(const Problem<F>& p, const Tiles<F>& functions, const Gradients<F>& g,
 
 template <class F>
 void backward(const Problem<F>& p, const Gradients<F>& g, int shape) {
-    const Tiles<F> functions(p.membrane, shape, g.own_slopes.values != nullptr);
+    const Tiles<F> functions(p.membrane, is_plain(g), shape);
     BackPieces pieces(p.tiles(), p.steps, g.sums);
 #pragma omp parallel num_threads(p.threads) if (p.threads > 1)
     {
@@ -138,9 +141,9 @@ void backward(const Problem<F>& p, const Gradients<F>& g, int shape) {
 
 #define SAGE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// `start_step` is 1 for a membrane per position and 0 for one value that all start from. thresholds: one per step in place
-// of the one, or null. moments: (T, 4), or null. own_slopes: a slope per neuron in place of those of the steps, with the
-// sizes and strides that NeuronSlopes takes, or null.
+// `start_step` is 1 for a membrane per position and 0 for one value that all start from. thresholds: one per step in
+// place of the one, or null. moments: (T, 4), or null. own_slopes: a slope per neuron in place of those of the steps,
+// with the sizes and strides that NeuronSlopes takes, or null. The sums are those of BackSums.
 #define SAGE_LIF(F, SUFFIX)                                                                                           \
     SAGE_EXPORT void sage_lif_##SUFFIX(                                                                               \
         const F* currents, const F* start, std::int64_t start_step, F* spikes, F* last, std::int64_t steps,           \

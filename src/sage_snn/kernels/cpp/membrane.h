@@ -34,7 +34,11 @@ struct Membrane {
         exact_inverse = std::frexp(tau, &exponent) == F(0.5);
     }
 
-    F threshold_at(Index t) const { return thresholds ? F(thresholds[t]) : threshold; }
+    // `Plain`: there is one for all steps, which the compiler may keep in a register.
+    template <bool Plain>
+    F threshold_at(Index t) const {
+        return Plain || !thresholds ? threshold : F(thresholds[t]);
+    }
 };
 
 // What is done to a value before it charges the membrane: (x - shift) * gain + offset. (0, 1, 0) leaves every bit.

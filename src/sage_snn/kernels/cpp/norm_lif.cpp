@@ -7,8 +7,8 @@
 
 // Training measures mean and var (biased) and writes them; otherwise they are read. weight, bias and residual, which is
 // added to the normalised values, may be null.
-// thresholds: one per step in place of the one, or null. moments: (T, 4), or null. own_slopes: a slope per neuron in place
-// of those of the steps, with the sizes and strides that NeuronSlopes takes, or null. The sums are those of BackSums.
+// thresholds: one per step in place of the one, or null. moments: (T, 4), or null. own_slopes: a slope per neuron in
+// place of those of the steps, with the sizes and strides that NeuronSlopes takes, or null. The sums: BackSums.
 #define SAGE_NORM_LIF(F, SUFFIX)                                                                                      \
     SAGE_EXPORT void sage_norm_lif_##SUFFIX(                                                                          \
         const F* x, const F* weight, const F* bias, F* mean, F* var, const F* residual, F* spikes,                    \

@@ -124,7 +124,7 @@ void fire_chunk(const Planes<F>& p, const Tiles<F>& functions, Affine<F> affine,
 
 template <class F>
 void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes, Asked asked) {
-    const Tiles<F> functions(p.membrane, asked.moments != nullptr);
+    const Tiles<F> functions(p.membrane, asked.moments == nullptr);
     PieceSums seen(p.channels * p.chunks(), p.steps * 3, asked.moments);
     const Pieces pieces(p.planes(), p.length);
     const Index parts = measures ? pieces.count() : 0;
@@ -157,13 +157,13 @@ void forward(const Planes<F>& p, bool measures, F* mean, F* var, F* spikes, Aske
 }
 
 // Gradient of the normalised values of a chunk, left in g.normal(); sums[0] and sums[1] get its sum and its sum with x - mean.
-template <class F>
+template <bool Plain, class F>
 void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F>& g, Index c, Index chunk,
                 double* sums, const BackSums& asked, Scratch<F>& scratch) {
     const Affine<F> affine = p.norm.affine(g.mean, g.var, c);
     scratch.charged.resize(size_t(p.steps * TILE));
     F plain[TILE] = {}, with_x[TILE] = {}, rest[TILE];
-    std::fill(rest, rest + TILE, p.membrane.rest);
+    if (!Plain) std::fill(rest, rest + TILE, p.membrane.rest);
     Squares<F> squares(asked.squares);
     tiles_of(p, chunk, [&](Index index) {
         const Tile<F> tile(p, c, index);
@@ -178,20 +178,22 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
         F* out = tile.target(g.normal(), scratch.out);
         const auto in = tile.currents(affine, x, scratch);
         functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
-        const auto slopes = g.own_slopes.of_tile(g.slopes, p.steps, scratch.slopes, [&](auto gather) {
-            tile.runs([&](Index source, Index at, Index n) { gather(source, n, at); });
-        });
+        TileSlopes<F> slopes{g.slopes, nullptr, 0};
+        if (!Plain)
+            slopes = g.own_slopes.of_tile(g.slopes, p.steps, scratch.slopes, [&](auto gather) {
+                tile.runs([&](Index source, Index at, Index n) { gather(source, n, at); });
+            });
         functions.back(p.membrane, scratch.charged.data(), grad, stride, slopes, p.steps, grad_v, out, stride, asked,
-                       rest);
-        squares.add(grad, out, stride, p.steps);
+                       Plain ? nullptr : rest);
         for (Index t = 0; t < p.steps; ++t)
             for (int j = 0; j < TILE; ++j) {
                 plain[j] += out[t * stride + j];
                 with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift);
             }
+        if (!Plain && asked.squares) squares.add(grad, out, stride, p.steps);
         tile.scatter(g.normal(), out);
     });
-    squares.close();
+    if (!Plain && asked.squares) squares.close();
     sums[0] = sum(plain), sums[1] = sum(with_x);
 }
 
@@ -217,13 +219,14 @@ void back_norm(const Planes<F>& p, const Gradients<F>& g, Index c, Index first, 
 
 template <class F>
 void backward(const Planes<F>& p, const Gradients<F>& g, int shape, bool measured) {
-    const Tiles<F> functions(p.membrane, shape, g.own_slopes.values != nullptr);
+    const Tiles<F> functions(p.membrane, is_plain(g), shape);
     const Index chunks = p.chunks();
     std::vector<double> sums(size_t(p.channels * chunks * 2)), totals(size_t(p.channels * 2));
     BackPieces pieces(p.channels * chunks, p.steps, g.sums);
     const auto back = [&](Index c, Index i, Scratch<F>& scratch) {
         const Index piece = c * chunks + i;
-        back_chunk(p, functions, g, c, i, &sums[size_t(piece * 2)], pieces.of(piece), scratch);
+        const auto run = is_plain(g) ? back_chunk<true, F> : back_chunk<false, F>;
+        run(p, functions, g, c, i, &sums[size_t(piece * 2)], pieces.of(piece), scratch);
     };
     const auto combine = [&](Index c) {
         double* total = &totals[size_t(c * 2)];

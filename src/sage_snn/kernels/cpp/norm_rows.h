@@ -167,7 +167,7 @@ void fire_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
 
 template <class F>
 void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes, Asked asked) {
-    const Tiles<F, LaneAffine<F>> functions(p.membrane, asked.moments != nullptr);
+    const Tiles<F, LaneAffine<F>> functions(p.membrane, asked.moments == nullptr);
     const Index period = p.period, columns = p.columns(), parts = p.parts();
     PieceSums seen(parts * columns, p.steps * 3, asked.moments);
     std::vector<Moments> found(measures ? size_t(parts * period) : 0);
@@ -195,13 +195,13 @@ void forward(const Rows<F>& p, bool measures, F* mean, F* var, F* spikes, Asked 
 }
 
 // Gradient of the normalised values of a part, left in g.normal(); sums get its sum and its sum with x - mean, lane by lane.
-template <class F>
+template <bool Plain, class F>
 void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const Gradients<F>& g, const Lanes<F>& lanes,
                Index column, Index part, double* sums, const BackSums& asked, Scratch<F>& scratch) {
     const LaneAffine<F> affine = lanes.of(column);
     scratch.charged.resize(size_t(p.steps * TILE));
     F plain[TILE] = {}, with_x[TILE] = {}, rest[TILE];
-    std::fill(rest, rest + TILE, p.membrane.rest);
+    if (!Plain) std::fill(rest, rest + TILE, p.membrane.rest);
     Squares<F> squares(asked.squares);
     Index run = 0;
     const auto close = [&] {
@@ -223,21 +223,23 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
         F* out = target(p, g.normal(), at, count, scratch.out);
         const auto in = currents(p, lanes, column, x, at, count, scratch);
         functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
-        const auto slopes = g.own_slopes.of_tile(g.slopes, p.steps, scratch.slopes,
-                                                 [&](auto gather) { gather(at, count, 0); });
+        TileSlopes<F> slopes{g.slopes, nullptr, 0};
+        if (!Plain)
+            slopes = g.own_slopes.of_tile(g.slopes, p.steps, scratch.slopes,
+                                          [&](auto gather) { gather(at, count, 0); });
         functions.back(p.membrane, scratch.charged.data(), grad, stride, slopes, p.steps, grad_v, out, stride, asked,
-                       rest);
-        squares.add(grad, out, stride, p.steps);
+                       Plain ? nullptr : rest);
         for (Index t = 0; t < p.steps; ++t)
             for (int j = 0; j < TILE; ++j) {
                 plain[j] += out[t * stride + j];
                 with_x[j] += out[t * stride + j] * (x[t * stride + j] - affine.shift[j]);
             }
+        if (!Plain && asked.squares) squares.add(grad, out, stride, p.steps);
         scatter(p, g.normal(), at, count, out);
         if (++run == BRIEF) close();
     });
     close();
-    squares.close();
+    if (!Plain && asked.squares) squares.close();
 }
 
 // From the gradient of the normalised values to that of x.
@@ -276,15 +278,16 @@ void settle_back(const Rows<F>& p, Index c, const std::vector<double>& sums, con
 
 template <class F>
 void backward(const Rows<F>& p, const Gradients<F>& g, int shape, bool measured) {
-    const Tiles<F, LaneAffine<F>> functions(p.membrane, shape, g.own_slopes.values != nullptr);
+    const Tiles<F, LaneAffine<F>> functions(p.membrane, is_plain(g), shape);
     const Index period = p.period, columns = p.columns(), parts = p.parts();
     std::vector<double> sums(size_t(parts * period * 2));
     BackPieces pieces(parts * columns, p.steps, g.sums);
     Lanes<F> lanes(period);
     for (Index lane = 0; lane < period; ++lane) lanes.set(lane, p.norm.affine(g.mean, g.var, lane % p.channels));
     const auto back = [&](Index column, Index part, Scratch<F>& scratch) {
-        back_part(p, functions, g, lanes, column, part, &sums[size_t((part * period + column * TILE) * 2)],
-                  pieces.of(part * columns + column), scratch);
+        const auto run = is_plain(g) ? back_part<true, F> : back_part<false, F>;
+        run(p, functions, g, lanes, column, part, &sums[size_t((part * period + column * TILE) * 2)],
+            pieces.of(part * columns + column), scratch);
     };
     const auto finish = [&](Index column, Index part) { back_norm(p, g, lanes, column, part, measured); };
     if (p.by_column()) {

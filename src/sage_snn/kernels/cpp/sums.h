@@ -1,5 +1,5 @@
-// What is added up over tiles beside the results: membranes in the forward pass, gradients in the backward pass. Sums stay in
-// the precision of x for a few tiles, lane by lane, and then go on in double.
+// What is added up over tiles beside the results: membranes in the forward pass, gradients in the backward pass. Sums
+// stay in the precision of x for a few tiles, lane by lane, and then go on in double. And the slopes of tiles.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,23 @@ constexpr Index BRIEF = 16;  // tiles whose sums stay in the precision of x
 // Of the membranes before firing, (T, 3): distance to the threshold, its square, how many are nearer than `near`.
 template <class F>
 struct Census {
-    F near;
     double* totals;  // (T, 3), or null: nobody asks
 
     Census(double near_, Index steps, double* totals_, std::vector<F>& buffer)
-        : near(F(near_)), totals(totals_), sums(buffer), rows(totals_ ? steps * 3 : 0) {
+        : totals(totals_), near(F(near_)), sums(buffer), rows(totals_ ? steps * 3 : 0) {
         sums.assign(size_t(rows * TILE), F(0));
     }
 
-    F* lanes(Index t) { return &sums[size_t(t * 3 * TILE)]; }
+    void add(Index t, const F* distances) {
+        const F limit = near;
+        F *__restrict first = &sums[size_t(t * 3 * TILE)], *__restrict second = first + TILE;
+        F* __restrict third = second + TILE;
+        for (int j = 0; j < TILE; ++j) {
+            first[j] += distances[j];
+            second[j] += distances[j] * distances[j];
+            third[j] += std::fabs(distances[j]) < limit ? F(1) : F(0);
+        }
+    }
 
     // Around every tile: one that is cut off is summed by itself, without the lanes that hold nothing.
     void begin(Index count) {
@@ -41,6 +49,7 @@ struct Census {
     }
 
   private:
+    F near;
     std::vector<F>& sums;
     Index rows, run = 0;
 };
@@ -73,14 +82,13 @@ inline void report(const std::vector<double>& pieces, Index steps, Index count, 
 // Sums of squares of the gradients of spikes and of currents.
 template <class F>
 struct Squares {
-    double* totals;  // (2), or null: nobody asks
+    double* totals;  // (2)
     F of_spikes[TILE] = {}, of_currents[TILE] = {};
     Index run = 0;
 
     explicit Squares(double* totals_) : totals(totals_) {}
 
     void add(const F* spikes, const F* currents, Index stride, Index steps) {
-        if (!totals) return;
         for (Index t = 0; t < steps; ++t)
             for (int j = 0; j < TILE; ++j) {
                 const F a = spikes ? spikes[t * stride + j] : F(0), b = currents[t * stride + j];
@@ -90,7 +98,6 @@ struct Squares {
         if (++run == BRIEF) close();
     }
     void close() {
-        if (!totals) return;
         totals[0] += sum(of_spikes), totals[1] += sum(of_currents);
         std::fill(of_spikes, of_spikes + TILE, F(0));
         std::fill(of_currents, of_currents + TILE, F(0));
@@ -119,7 +126,7 @@ struct BackPieces {
 // Slopes of a tile: one per step, or rows of one per lane, `stride` apart (0: the same row for all steps).
 template <class F>
 struct TileSlopes {
-    const double* steps;
+    const double* steps;  // either may be null
     const F* lanes;
     Index stride;
 };
@@ -166,5 +173,11 @@ struct NeuronSlopes {
         return {each_step, buffer.data(), step ? TILE : 0};
     }
 };
+
+// Does backward ask for one slope per step, and for no sums but theirs?
+template <class G>
+bool is_plain(const G& g) {
+    return !g.own_slopes.values && !g.sums.constants && !g.sums.squares;
+}
 
 }  // namespace sage

@@ -30,39 +30,36 @@ inline F after(const Membrane<F>& m, F threshold, F h) {
     return h >= threshold ? (O::hard ? m.reset : h - threshold) : h;
 }
 
-// Spikes of all steps; `v` (TILE) holds the membrane before and afterwards. With `Counts` the census gets the membranes.
-template <class O, bool Counts, class F, class A>
+// Functions without `Plain` know thresholds per step and all that may be asked for; the others hold no branches for it.
+
+// Spikes of all steps; `v` (TILE) holds the membrane before and afterwards; the census may ask for membranes.
+template <class O, bool Plain, class F, class A>
 void fire_tile(const Membrane<F>& membrane, A affine, const F* x, Index x_stride, Index steps, F* v, F* spikes,
                Index stride, Census<F>* census) {
     const Membrane<F> m = membrane;  // a copy that no store can reach: its fields stay in registers
-    const F near = Counts ? census->near : F(0);
     for (Index t = 0; t < steps; ++t) {
-        const F threshold = m.threshold_at(t);
+        const F threshold = m.template threshold_at<Plain>(t);
         const F* __restrict in = x + t * x_stride;
         F* __restrict out = spikes + t * stride;
         F* __restrict state = v;
-        F* __restrict lanes = Counts ? census->lanes(t) : nullptr;
+        F distances[TILE];  // counted in a loop of its own: all in one is too much for the vectoriser
         for (int j = 0; j < TILE; ++j) {
             const F h = charge<O>(m, affine(j, in[j]), state[j]);
             out[j] = h >= threshold ? F(1) : F(0);
             state[j] = after<O>(m, threshold, h);
-            if (Counts) {
-                const F distance = h - threshold;
-                lanes[j] += distance;
-                lanes[TILE + j] += distance * distance;
-                lanes[2 * TILE + j] += std::fabs(distance) < near ? F(1) : F(0);
-            }
+            if (!Plain) distances[j] = h - threshold;
         }
+        if (!Plain && census->totals) census->add(t, distances);
     }
 }
 
 // Membranes before firing of all steps, (T, TILE); the same arithmetic as above, to the bit.
-template <class O, class F, class A>
+template <class O, bool Plain, class F, class A>
 void charge_tile(const Membrane<F>& membrane, A affine, const F* x, Index x_stride, Index steps, F* v,
                  F* charged) {
     const Membrane<F> m = membrane;
     for (Index t = 0; t < steps; ++t) {
-        const F threshold = m.threshold_at(t);
+        const F threshold = m.template threshold_at<Plain>(t);
         const F* __restrict in = x + t * x_stride;
         F* __restrict out = charged + t * TILE;
         F* __restrict state = v;
@@ -100,9 +97,9 @@ void fired(const Membrane<F>& m, F threshold, const F* h, F* v) {
 }
 
 // Gradient of the currents of all steps from that of the spikes (null: none); `grad_v` (TILE) holds the gradient of the
-// membrane afterwards, and then of the one before. With `Lanes` every lane has a slope of its own. `start` (TILE) holds
-// the first membranes; it is read for the sum of tau only.
-template <int S, bool Lanes, class F>
+// membrane afterwards, and then of the one before. Without `Plain` lanes may have slopes of their own, and the sums of
+// the constants may be asked for; that of tau needs `start` (TILE), the first membranes.
+template <int S, bool Plain, class F>
 void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spikes, Index grad_stride,
                const TileSlopes<F>& slopes, Index steps, F* grad_v, F* grad_x, Index stride, const BackSums& asked,
                const F* start) {
@@ -110,8 +107,7 @@ void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spik
     const F inward = m.decays_input ? m.inverse_tau : F(1);
     F sums[TILE];
     for (Index t = steps - 1; t >= 0; --t) {
-        const F slope = Lanes ? F(0) : F(slopes.steps[t]), threshold = m.threshold_at(t);
-        const F* __restrict own = Lanes ? slopes.lanes + t * slopes.stride : nullptr;
+        const F slope = Plain || !slopes.lanes ? F(slopes.steps[t]) : F(0), threshold = m.template threshold_at<Plain>(t);
         const F* __restrict h = charged + t * TILE;
         F* __restrict out = grad_x + t * stride;
         F* __restrict gv = grad_v;
@@ -124,18 +120,23 @@ void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spik
             else
                 for (int j = 0; j < TILE; ++j) grad[j] -= gv[j] * threshold;
         }
-        for (int j = 0; j < TILE; ++j) grad[j] *= derivative<S>(h[j] - threshold, Lanes ? own[j] : slope);
+        if (Plain || !slopes.lanes) {
+            for (int j = 0; j < TILE; ++j) grad[j] *= derivative<S>(h[j] - threshold, slope);
+        } else {
+            const F* __restrict own = slopes.lanes + t * slopes.stride;
+            for (int j = 0; j < TILE; ++j) grad[j] *= derivative<S>(h[j] - threshold, own[j]);
+        }
         if (asked.slopes) {  // all shapes are f(slope * distance)
             for (int j = 0; j < TILE; ++j) sums[j] = grad[j] * (h[j] - threshold);
             asked.slopes[t] += sum(sums) / slopes.steps[t];
         }
-        if (asked.constants) asked.constants[t] -= threshold_sum(m, threshold, h, grad, gv);
+        if (!Plain && asked.constants) asked.constants[t] -= threshold_sum(m, threshold, h, grad, gv);
         if (m.hard)
             for (int j = 0; j < TILE; ++j) gv[j] = grad[j] + (h[j] >= threshold ? F(0) : gv[j]);
         else
             for (int j = 0; j < TILE; ++j) gv[j] += grad[j];
-        if (asked.constants) {
-            if (t) fired(m, m.threshold_at(t - 1), h - TILE, sums);
+        if (!Plain && asked.constants) {
+            if (t) fired(m, m.template threshold_at<Plain>(t - 1), h - TILE, sums);
             asked.constants[steps] += tau_sum(m, h, t ? sums : start, gv);
         }
         for (int j = 0; j < TILE; ++j) {
@@ -160,32 +161,28 @@ struct Tiles {
     Charge<F, A> charge;
     Back<F> back;
 
-    // Forward: `counts` asks for a census of the membranes.
-    Tiles(const Membrane<F>& m, bool counts) : Tiles(m, SIGMOID, false, counts) {}
-    // Backward: `lanes` says that neurons have slopes of their own.
-    Tiles(const Membrane<F>& m, int shape, bool lanes) : Tiles(m, shape, lanes, false) {}
-
-  private:
-    Tiles(const Membrane<F>& m, int shape, bool lanes, bool counts) {
+    // `plain`: no census is asked for in the forward pass; no slopes of neurons and no sums but of slopes in backward.
+    Tiles(const Membrane<F>& m, bool plain, int shape = SIGMOID) {
         static constexpr Back<F> backs[][2] = {{back_tile<SIGMOID, false, F>, back_tile<SIGMOID, true, F>},
                                                {back_tile<ARCTAN, false, F>, back_tile<ARCTAN, true, F>},
                                                {back_tile<RECTANGLE, false, F>, back_tile<RECTANGLE, true, F>},
                                                {back_tile<TRIANGLE, false, F>, back_tile<TRIANGLE, true, F>}};
-        back = backs[shape][lanes];
-        if (m.decays_input) m.exact_inverse ? reset<true, true>(m, counts) : reset<true, false>(m, counts);
-        else m.exact_inverse ? reset<false, true>(m, counts) : reset<false, false>(m, counts);
+        back = backs[shape][plain && !m.thresholds];
+        if (m.decays_input) m.exact_inverse ? reset<true, true>(m, plain) : reset<true, false>(m, plain);
+        else m.exact_inverse ? reset<false, true>(m, plain) : reset<false, false>(m, plain);
     }
 
+  private:
     template <bool Decays, bool Exact>
-    void reset(const Membrane<F>& m, bool counts) {
-        if (m.hard) use<Options<Decays, Exact, true>>(counts);
-        else use<Options<Decays, Exact, false>>(counts);
+    void reset(const Membrane<F>& m, bool plain) {
+        if (m.hard) use<Options<Decays, Exact, true>>(m, plain);
+        else use<Options<Decays, Exact, false>>(m, plain);
     }
 
     template <class O>
-    void use(bool counts) {
-        fire = counts ? fire_tile<O, true, F, A> : fire_tile<O, false, F, A>;
-        charge = charge_tile<O, F, A>;
+    void use(const Membrane<F>& m, bool plain) {
+        fire = plain && !m.thresholds ? fire_tile<O, true, F, A> : fire_tile<O, false, F, A>;
+        charge = m.thresholds ? charge_tile<O, false, F, A> : charge_tile<O, true, F, A>;
     }
 };
 
