@@ -34,23 +34,19 @@ def wants_gradients(*tensors: Tensor | None) -> bool:
 def forward_options(
     membrane: Membrane, threshold: Tensor | None, tau: Tensor | None, near: float | None
 ) -> dict[str, Any]:
-    """What forward operators take by name."""
-    return {**membrane.options, "thresholds": threshold, "time_constant": tau, "near": near}
+    """What forward operators take by name; what is not asked for is left out, which makes the call cheaper."""
+    asked = {"thresholds": threshold, "time_constant": tau, "near": near}
+    return membrane.options | {name: value for name, value in asked.items() if value is not None}
 
 
 def backward_options(
     membrane: Membrane, threshold: Tensor | None, tau: Tensor | None, wants_slope: bool, wants: Sequence[bool]
 ) -> dict[str, Any]:
     """What backward operators take by name, without the surrogate's shape; `wants`: threshold, tau, sums of squares."""
-    return {
-        **membrane.options,
-        "detach_reset": membrane.detach_reset,
-        "wants_slope": wants_slope,
-        "thresholds": threshold,
-        "time_constant": tau,
-        "wants_constants": wants[0] or wants[1],
-        "wants_squares": wants[2],
-    }
+    options = {**membrane.options, "detach_reset": membrane.detach_reset, "wants_slope": wants_slope}
+    if threshold is not None or tau is not None:
+        options |= {"thresholds": threshold, "time_constant": tau, "wants_constants": wants[0] or wants[1]}
+    return options | {"wants_squares": True} if wants[2] else options
 
 
 def extra_gradients(
@@ -81,13 +77,14 @@ class Constants:
         if thresholds is not None and thresholds.ndim == 0:  # a number, for which the loops have no branch
             threshold, thresholds = float(thresholds), None
         tau = tau if time_constant is None else float(time_constant)
-        self.membrane = Membrane(tau, threshold, reset, decay_input, detach_reset)
+        self.numbers = tau, threshold, reset or 0.0, reset is not None, decay_input
+        self.detach_reset = detach_reset
         self.thresholds = None if thresholds is None else slope_values(thresholds, times)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
         """Numbers, and where the thresholds are."""
-        return *self.membrane.arguments, pointer(self.thresholds)
+        return *self.numbers, pointer(self.thresholds)
 
 
 class Sums:

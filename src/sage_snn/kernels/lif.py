@@ -226,7 +226,7 @@ def _lif_backward(
     function("sage_lif_backward", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, pointer(of_spikes), pointer(of_last), *slopes.arguments),
         *(grad_x.data_ptr(), grad_v.data_ptr(), *sums.arguments, len(x), v.numel()),
-        *(*constants.arguments, constants.membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
+        *(*constants.arguments, constants.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
     return layout.back(grad_x.to(currents.dtype)), layout.back(grad_v), *sums.results(slope)
 

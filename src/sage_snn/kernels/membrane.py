@@ -61,11 +61,6 @@ class Membrane:
         """What the forward pass depends on, as operators take it."""
         return {"tau": self.tau, "threshold": self.threshold, "reset": self.reset, "decay_input": self.decay_input}
 
-    @property
-    def arguments(self) -> tuple[Any, ...]:
-        """The same as the C++ takes it: tau, threshold, reset, whether it is hard, whether the input decays."""
-        return self.tau, self.threshold, self.reset or 0.0, self.hard, self.decay_input
-
     def charge(self, current: Tensor, v: Tensor) -> Tensor:
         """Membrane before firing."""
         if self.decay_input:

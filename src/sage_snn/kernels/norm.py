@@ -139,7 +139,10 @@ def is_last(x: Tensor) -> bool:
 def values_of(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
     """The values in this precision, their channels last in memory or not."""
     values = tensor.detach().to(dtype)
-    return values.movedim(1, -1).contiguous().movedim(-1, 1) if last else values.contiguous()
+    if not last:
+        return values.contiguous()
+    moved = values.movedim(1, -1)
+    return values if moved.is_contiguous() else moved.contiguous().movedim(-1, 1)
 
 
 def _norm(

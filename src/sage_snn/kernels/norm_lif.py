@@ -166,6 +166,7 @@ class NativeNormLIF(torch.autograd.Function):
         near: float | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """All of x's positions, all time steps."""
+        ctx.set_materialize_grads(False)  # of three outputs that have none
         inputs = (x, weight, bias, given_mean, given_var, residual)
         options = forward_options(membrane, threshold, tau, near)
         spikes, mean, var, seen = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **options)
@@ -206,11 +207,11 @@ class NativeNormLIF(torch.autograd.Function):
         )
 
 
-def _sizes(x: Tensor, times: int) -> tuple[int, int, int, int, bool]:
-    """T, B, C, positions, and whether channels lie last in memory; x is not empty."""
+def _sizes(x: Tensor, times: int) -> tuple[int, int, int, int]:
+    """T, B, C, positions; x is not empty."""
     if x.shape[0] % times:
         raise ValueError(f"{x.shape[0]} images do not divide into {times} time steps; x must be (T*B, C, ...)")
-    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1]), is_last(x)
+    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1])
 
 
 def _norm_lif(
@@ -235,7 +236,7 @@ def _norm_lif(
     seen = room_for_moments(x, times, near)
     function("sage_norm_lif", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
-        *(pointer(added), spikes.data_ptr(), *_sizes(x, times), eps, mean is None),
+        *(pointer(added), spikes.data_ptr(), *_sizes(x, times), last, eps, mean is None),
         *(*constants.arguments, near or 0.0, pointer(seen), torch.get_num_threads()),
     )
     return spikes.to(x.dtype), used[0], used[1], or_nothing(seen)
@@ -268,8 +269,8 @@ def _norm_lif_backward(
     function("sage_norm_lif_backward", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), mean.data_ptr(), var.data_ptr(), pointer(added)),
         *(of_spikes.data_ptr(), *slopes.arguments, grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),
-        *(pointer(grad_added), *sums.arguments, *sizes, eps, training),
-        *(*constants.arguments, constants.membrane.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
+        *(pointer(grad_added), *sums.arguments, *sizes, last, eps, training),
+        *(*constants.arguments, constants.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
     of_residual = x.new_empty(0) if grad_added is None else grad_added.to(x.dtype)
     return grad_x.to(x.dtype), grad_weight, grad_bias, of_residual, *sums.results(slope)
