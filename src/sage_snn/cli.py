@@ -107,6 +107,22 @@ def evaluate(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_j
 
 
 @app.command()
+def predict(
+    run: Run,
+    images: Annotated[list[Path], typer.Argument(help="pictures, or .npz files with an array images", metavar="IMAGE")],
+    weights: Weights = "last",
+    top: Annotated[int, typer.Option(min=1, help="so many of the likeliest classes in the table")] = 3,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classes and their probabilities for images of your own; the data set is not needed."""
+    from .runs import open_run
+    from .runs import predict as classify
+
+    _show(classify(open_run(run, data_dir), images, weights, top), as_json)
+
+
+@app.command()
 def inspect(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Blocks, slopes, entropy per head, dead heads, and attention maps as a picture; or layers and their firing."""
     from .runs import inspect_run, open_run

@@ -1,6 +1,7 @@
 """Images of one's own: an .npz file of arrays."""
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +38,20 @@ def load(folder: Path | None) -> Data:
     return Data(f"arrays {path.name}", train, test, classes, channels=channels, size=size, mean=mean, std=std)
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def read_images(path: Path) -> Tensor:
+    """The array `images` of an .npz file, uint8 (n, C, H, W); labels are not asked for."""
+    return _bytes(path, "images", _channels_first(path, "images", _read(path, ["images"])["images"]))
+
+
+def _read(path: Path, wanted: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Those arrays; by default the images and labels of a data set."""
     try:
         # Opened here, because numpy leaves the file open when it is no zip file.
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{path} is a single array; {EXPECTED}")
-            wanted = ("images", "labels") if "images" in file else KEYS
+            wanted = wanted or (("images", "labels") if "images" in file else KEYS)
             missing = [key for key in wanted if key not in file]
             if missing:
                 raise DataError(f"{path} lacks {', '.join(missing)} (it has {', '.join(file.files)}); {EXPECTED}")

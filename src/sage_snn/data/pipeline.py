@@ -39,9 +39,14 @@ def train_transform(augmentation: Augmentation, data: Data) -> Transform:
 
 
 def test_transform(data: Data) -> Transform:
-    """The same for evaluation: of photographs in files at 224 px and more the middle 0.875, else the whole image."""
-    kept = 0.875 if data.size >= 224 and not hasattr(data.test.pixels, "shape") else 1.0
-    return Transform(_fit(data.size, int(data.size / kept), "bicubic"), (), data.mean, data.std)
+    """The same for evaluation."""
+    return plain_transform(data.size, data.mean, data.std, in_files=not hasattr(data.test.pixels, "shape"))
+
+
+def plain_transform(size: int, mean: tuple[float, ...], std: tuple[float, ...], *, in_files: bool) -> Transform:
+    """Nothing random: of photographs in files at 224 px and more the middle 0.875, else the whole image."""
+    kept = 0.875 if size >= 224 and in_files else 1.0
+    return Transform(_fit(size, int(size / kept), "bicubic"), (), mean, std)
 
 
 def describe(augmentation: Augmentation, data: Data) -> list[str]:

@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from .folder import RunError, RunFolder
     from .health import check_recipe, check_run
     from .inspection import Inspection, inspect_run
+    from .prediction import Predictions, predict
     from .run import Run, load, open_run
 
 __all__ = [
     "Assessment",
     "Inspection",
+    "Predictions",
     "Run",
     "RunError",
     "RunFolder",
@@ -23,6 +25,7 @@ __all__ = [
     "inspect_run",
     "load",
     "open_run",
+    "predict",
 ]
 
 __getattr__, __dir__ = lazily(
@@ -32,6 +35,7 @@ __getattr__, __dir__ = lazily(
         ".folder": ("RunError", "RunFolder"),
         ".health": ("check_recipe", "check_run"),
         ".inspection": ("Inspection", "inspect_run"),
+        ".prediction": ("Predictions", "predict"),
         ".run": ("Run", "load", "open_run"),
     },
 )
