@@ -29,9 +29,13 @@ def is_interpreting() -> bool:
 
 
 @torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
-@cache
 def why_not(device_type: str) -> str | None:
     """None where the Triton kernels take tensors of this kind of device, else the reason in words."""
+    return _why_not(device_type)
+
+
+@cache  # inside, since torch.compile warns of a cache that it meets itself
+def _why_not(device_type: str) -> str | None:
     if device_type == "cpu":
         return None if is_interpreting() else "the Triton kernels are for GPUs"
     if device_type != "cuda":  # torch's word for ROCm too
