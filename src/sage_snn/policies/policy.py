@@ -14,6 +14,7 @@ from ..control import Group, NodeSlopes, code_paths, find_groups
 
 BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
 VERSION = 1
+LOOK_EVERY = 50  # steps
 
 
 class _Owner:
@@ -148,6 +149,11 @@ def chosen_groups(model: nn.Module, blocks: Sequence[Group] | None, groups: Sequ
 def ranks() -> int:
     """Number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def may_look(device: torch.device, step: int) -> bool:
+    """May the host ask for values after this step (from 1)? On a device it would wait, so it does now and then only."""
+    return device.type == "cpu" or step % LOOK_EVERY == 0
 
 
 def time_steps_of(model: nn.Module) -> int:
