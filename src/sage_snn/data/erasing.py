@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..compat import sent
 from .randomness import borrowed, reseed
-from .transfer import sent
 
 
 def erased(images: Tensor, indices: Tensor, probability: float, seed: int, epoch: int) -> Tensor:
@@ -19,7 +19,7 @@ def erased(images: Tensor, indices: Tensor, probability: float, seed: int, epoch
         for image, index in zip(kept, indices.tolist(), strict=True):
             reseed(seed, epoch, -1 - index)  # other numbers than those that the image's own transform drew
             erase(image)  # in place
-    return images.masked_fill(sent(kept.logical_not_(), images.device), 0)
+    return images.clone().masked_fill_(sent(kept.logical_not_(), images.device), 0)  # the copy keeps their order
 
 
 def eraser(probability: float) -> Any:

@@ -75,6 +75,10 @@ class GainMatched(PerNode):
         return sums
 
     @property
+    def _why_not_captured(self) -> str:
+        return "gradients at nodes are not handed over there; use another policy"
+
+    @property
     def _open_nodes(self) -> list[Any]:
         return self._nodes.nodes
 

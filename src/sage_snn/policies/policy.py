@@ -37,6 +37,7 @@ class Policy:
     """A way to decide the slopes of a model during training."""
 
     needs_batch = False  # does `step` want the batch that was just trained on?
+    _has_stepped = False
 
     def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], groups: Sequence[Group]) -> None:
         _refuse_captured(model)
@@ -68,6 +69,9 @@ class Policy:
     def step(self) -> None:
         """Once per optimizer step: set the slopes of the next forward pass."""
         self._require_attached()
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._heed_capture()
 
     def step_after(self, batch: Any) -> None:
         """`step()` for trainers that have the batch at hand: with it, if the policy needs it."""
@@ -124,6 +128,22 @@ class Policy:
             for base, count in counts.items()
         ]
 
+    @property
+    def _why_not_captured(self) -> str | None:
+        """None if a graph that is captured with the policy attached follows it, else the reason."""
+        if all(self._nodes.takes_tensor):
+            return None
+        return "SpikingJelly's nodes keep their slope as a number; build the model with sage_snn.LIFNode"
+
+    def _heed_capture(self) -> None:
+        model, reason = self._model(), self._why_not_captured
+        if model is not None and reason is not None and any(map(is_graphed, model.modules())):
+            self.remove()
+            raise RuntimeError(
+                f"the model was captured in a CUDA graph, which cannot follow this {type(self).__name__}: {reason}, or "
+                "train without make_graphed_callables"
+            )
+
     def _require_attached(self) -> None:
         if not self._is_attached:
             raise RuntimeError(f"this {type(self).__name__} was removed from its model; attach a new one")
@@ -174,6 +194,6 @@ def _refuse_captured(model: nn.Module) -> None:
     for module in model.modules():
         if is_graphed(module):
             raise RuntimeError(
-                "the model was captured in a CUDA graph, which has its slopes baked in; attach the policy first and "
-                "train without make_graphed_callables"
+                "the model was captured in a CUDA graph, which has its slopes baked in; attach the policy first, and "
+                "capture the model with it"
             )

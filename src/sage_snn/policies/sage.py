@@ -191,6 +191,11 @@ class SAGE(Policy):
             warnings.warn(f"the model is compiled, and {RECOMPILES}", stacklevel=4)
 
     @property
+    def _why_not_captured(self) -> str | None:
+        made = "slopes per token are made anew in every pass; pass per='group' or 'head'"
+        return made if self.per == "token" else super()._why_not_captured
+
+    @property
     def _settings(self) -> dict[str, Any]:
         """What the statistics mean; a state of other settings must not be continued."""
         named = {spread: name for name, spread in SPREADS.items()}

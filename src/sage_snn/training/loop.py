@@ -11,11 +11,10 @@ from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..compat import scales_gradients
+from ..compat import scales_gradients, sent
 from ..conversion import balance_thresholds
 from ..data import Batch, Loader, erased, mix, test_transform, train_transform
 from ..data.randomness import digest
-from ..data.transfer import sent
 from ..recipes.fields import blaming
 from ..recipes.recipe import Recipe
 from ..runs.applied import facts
