@@ -76,8 +76,8 @@ class WrittenSlope:
             return self.tensor.clone()
         # A compiler would copy in the backward pass, where alone the slope is used, and by then it may be another: as
         # an attribute the copy is a result of the forward pass.
-        self._frozen = frozen(self.tensor)
-        return self._frozen
+        self._frozen = copy = frozen(self.tensor)
+        return copy
 
 
 class ChannelSlopes(WrittenSlope):

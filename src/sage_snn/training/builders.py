@@ -27,7 +27,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.o
     name, options = _OPTIMIZERS[recipe.optimizer]
     # In one launch on CUDA, where it asks the device itself whether a gradient scaler has found infinities; any other
     # is asked by the host, which waits for the answer.
-    fused = {"fused": True} if device_of(model).type == "cuda" else {}
+    fused: dict[str, Any] = {"fused": True} if device_of(model).type == "cuda" else {}
     optimizer = create_optimizer_v2(
         model,
         opt=name,
