@@ -13,6 +13,14 @@ def test_apples_devices_lack_float64():
     assert compat.precise("cpu") == compat.precise(torch.device("cuda", 0)) == torch.float64
 
 
+def test_tensors_are_sent_without_waiting():
+    x = torch.arange(3)
+    assert compat.sent(x, torch.device("cpu")) is x
+    assert compat.sent(x, torch.device("meta")).is_meta
+    assert not compat.is_capturing(x)
+    assert callable(torch.cuda.is_current_stream_capturing)
+
+
 def test_a_replay_of_checkpointing_is_inside_backward():
     seen = []
 

@@ -16,6 +16,13 @@ def precise(device: torch.device | str) -> torch.dtype:
     return torch.float32 if torch.device(device).type == "mps" else torch.float64
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device: the host goes on at once, and what the device is asked for next finds it."""
+    pinned = tensor.pin_memory() if device.type == "cuda" and not tensor.is_cuda else tensor
+    # Apple's device may read the host's memory when it is something else already.
+    return pinned.to(device, non_blocking=device.type != "mps")
+
+
 def is_in_backward() -> bool:
     """Does a backward pass run right now? A forward pass inside it is a replay of activation checkpointing."""
     return torch._C._current_graph_task_id() != -1
@@ -81,6 +88,11 @@ def entries(container: nn.Sequential) -> Mapping[str, nn.Module | None]:
 def is_graphed(module: nn.Module) -> bool:
     """Was the module captured by torch.cuda.make_graphed_callables?"""
     return "graphed" in getattr(module.__dict__.get("forward"), "__qualname__", "")
+
+
+def is_capturing(tensor: Tensor) -> bool:
+    """Is what is asked of the tensor's device recorded in a CUDA graph at this moment, to be done later?"""
+    return tensor.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
 
 
 # What the batch normalisations of all dimensions have in common.

@@ -45,6 +45,11 @@ def why_not_plain(norm: nn.Module) -> str | None:
     return "the BatchNorm has hooks" if forward_hooks(norm) or has_input_hooks(norm) else None
 
 
+def in_order(x: Tensor) -> Tensor:
+    """What torch's own normalisation is given: on a CPU in the order of the axes, or it loses digits."""
+    return x.contiguous() if x.device.type == "cpu" else x
+
+
 class NormLIF(nn.Module):
     """Synapse, batch normalisation and LIF: (T, B, C, ...) -> spikes (T, B, C', ...)."""
 
@@ -70,8 +75,7 @@ class NormLIF(nn.Module):
             norm: Any = self.norm
             spikes = batch_norm_lif(norm, currents, slope, membrane, times, shape, added, node.watch)
             return self.lif(spikes.unflatten(0, (times, -1)), fired=True)
-        # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        normal = self.norm(currents.contiguous()).unflatten(0, (times, -1))
+        normal = self.norm(in_order(currents)).unflatten(0, (times, -1))
         return self.lif(normal if residual is None else normal + residual)
 
     def why_not_fused(self, x: Tensor | None = None) -> str | None:
@@ -98,19 +102,27 @@ class NormMap(nn.Module):
 
     def _normal(self, currents: Tensor, times: int) -> Tensor:
         norm: Any = self.norm
-        # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        normal = norm(currents.contiguous()) if why_not_plain(norm) else batch_norm(norm, currents)
+        normal = norm(in_order(currents)) if why_not_plain(norm) else batch_norm(norm, currents)
         return normal.unflatten(0, (times, -1))
 
 
 class TokenMap(nn.Conv1d):
-    """A linear map of every token: a convolution of width 1, computed as one matrix product where channels lie last."""
+    """A linear map of every token: a convolution of width 1, computed as a matrix product.
+
+    Not on a CPU in the order of the axes, where the convolution is as fast and results are kept to the bit.
+    """
 
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """(T*B, C, N) -> (T*B, C', N), in the memory order of x."""
-        if x.is_contiguous():
-            return super().forward(x)
-        return F.linear(x.transpose(1, 2), self.weight.squeeze(-1), self.bias).transpose(1, 2)
+        return super().forward(x) if x.is_contiguous() and x.device.type == "cpu" else self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The same as a matrix product: one in all where channels lie last, else one for each image."""
+        weight = self.weight.squeeze(-1)
+        if not x.is_contiguous():
+            return F.linear(x.transpose(1, 2), weight, self.bias).transpose(1, 2)
+        each = weight.expand(len(x), -1, -1)
+        return each @ x if self.bias is None else torch.baddbmm(self.bias.view(1, -1, 1), each, x)
 
 
 class SpikePool(nn.MaxPool2d):

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from .compat import precise
+from .compat import precise, sent
 from .kernels import attention
 
 Signal = Callable[..., Tensor]
@@ -113,7 +113,8 @@ class Random:
         return self._noise(q, *q.shape[:4])
 
     def _noise(self, q: Tensor, *sizes: int) -> Tensor:
-        return torch.rand(sizes, dtype=torch.float64, generator=self._generator).to(precise(q.device)).to(q.device)
+        drawn = torch.rand(sizes, dtype=torch.float64, generator=self._generator)
+        return sent(drawn.to(precise(q.device)), q.device)
 
     def state_dict(self) -> dict[str, Tensor]:
         """State of the generator."""

@@ -44,11 +44,24 @@ def slope_of_width(width: Tensor, shape: str) -> Tensor:
     return 1 / (width * peak(shape))
 
 
+@torch.library.custom_op("sage_snn::frozen", mutates_args=())
+def frozen(slope: Tensor) -> Tensor:
+    """A copy, by an operator that no compiler sees through."""
+    return slope.clone()
+
+
+@frozen.register_fake  # pyright: ignore[reportUnknownMemberType]
+def _(slope: Tensor) -> Tensor:
+    return torch.empty_like(slope)
+
+
 class WrittenSlope:
     """A slope that a controller writes. Each call freezes the current value for one forward pass and its backward.
 
     `live` gives the tensor itself: then backward uses what was written after the forward pass (same-step control).
     """
+
+    _frozen: Tensor | None = None
 
     def __init__(self, value: float, *, live: bool = False, device: torch.device | str = "cpu") -> None:
         # Not a buffer: `model.half()` must not round it, and it must not enter the state dict.
@@ -57,7 +70,14 @@ class WrittenSlope:
 
     def __call__(self) -> Tensor:
         """The slope for one forward pass."""
-        return self.tensor if self.live else self.tensor.clone()
+        if self.live:
+            return self.tensor
+        if not torch.compiler.is_dynamo_compiling():
+            return self.tensor.clone()
+        # A compiler would copy in the backward pass, where alone the slope is used, and by then it may be another: as
+        # an attribute the copy is a result of the forward pass.
+        self._frozen = copy = frozen(self.tensor)
+        return copy
 
 
 class ChannelSlopes(WrittenSlope):

@@ -9,11 +9,13 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 from timm.data.auto_augment import NAME_TO_OP
+from timm.data.random_erasing import RandomErasing
 from torchvision.transforms import Compose, Normalize, ToTensor
 
 from sage_snn.data import Augmentation, Data, DataError, Images, describe, erased, train_transform
 from sage_snn.data import test_transform as evaluation_transform
 from sage_snn.data.augmentation import OPERATIONS
+from sage_snn.data.randomness import borrowed, reseed
 
 FIVE = ("Equalize", "Rotate", "ShearX", "TranslateXRel", "TranslateYRel")
 OFFICIAL = Augmentation(
@@ -111,6 +113,21 @@ def test_erasing_belongs_to_the_image_and_leaves_the_generators_alone():
     assert back.equal(made)
     assert not erased(images, indices, 0.25, seed=1, epoch=3).equal(made)
     assert (images > 0).all()
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_a_batch_erased_at_once_is_that_of_timms_eraser_image_by_image(order):
+    images = torch.randn(32, 3, 17, 17).contiguous(memory_format=order)
+    indices, expected, erase = torch.randperm(500)[:32], images.clone(), RandomErasing(0.6, device="cpu")
+    with borrowed():
+        for image, index in zip(expected, indices.tolist(), strict=True):
+            reseed(3, 4, -1 - index)
+            erase(image)
+    made = erased(images, indices, 0.6, seed=3, epoch=4)
+    assert made.equal(expected)
+    assert not made[made == 0].signbit().any()
+    assert made.is_contiguous(memory_format=order)
+    assert 5 < (made != images).flatten(1).any(1).sum() < 32
 
 
 def test_flip_and_shift_do_what_they_say():

@@ -4,6 +4,7 @@ from torch import nn
 
 from sage_snn.policies.none import Unchanged
 from sage_snn.recipes import load_recipe
+from sage_snn.training import builders
 from sage_snn.training.builders import build_optimizer, build_schedule
 
 BASE = {"epochs": 10, "warmup_epochs": 0, "cooldown_epochs": 0, "policy.kind": "none", "lr": 1.0, "weight_decay": 0.5}
@@ -14,6 +15,15 @@ def built(**settings):
     recipe = load_recipe("digits", BASE | settings)
     optimizer = build_optimizer(recipe, network, Unchanged(network))
     return optimizer, build_schedule(recipe, optimizer)
+
+
+@pytest.mark.parametrize("name", ["adam", "amsgrad", "sgd", "adamw"])
+def test_on_cuda_no_optimizer_has_the_host_ask_a_gradient_scaler(monkeypatch, name):
+    assert not built(optimizer=name)[0].defaults.get("fused")
+    monkeypatch.setattr(builders, "device_of", lambda network: torch.device("cuda"))
+    optimizer, _ = built(optimizer=name)
+    assert optimizer.defaults["fused"]
+    assert optimizer._step_supports_amp_scaling  # what torch's scaler looks for
 
 
 def rates(**settings):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..compat import forward_hooks, is_in_backward, memories, precise
+from ..compat import forward_hooks, is_capturing, is_in_backward, memories, precise
 from .copies import carries_foreign_state
 from .outputs import OutputHook
 from .source import Collector, Source
@@ -41,6 +41,7 @@ class Tap:
         self.sums = torch.zeros(self.width + 1, dtype=precise(device), device=device)
         self.active, self.has_read, self.replayed_after_step = True, False, False
         self.is_compiled = False  # by torch.compile, as far as a pass has shown
+        self.is_captured = False  # in a CUDA graph, which adds to the sums and tells nobody
         self.replayed: nn.Module | None = None  # the last module that activation checkpointing ran again
         self._seen_now = self._seen_before = False  # a pass with gradients, since the last step and before it
         self._collector = Collector(source, self.add)
@@ -111,11 +112,12 @@ class Tap:
                 self.sums[:-1].addcmul_(values, rows.to(values))
             self.sums[-1:].add_(rows)
         self.has_read = True
+        self.is_captured |= is_capturing(self.sums)
 
     def clear(self) -> None:
         """Forget what was read."""
         self.sums.zero_()
-        self.has_read = False
+        self.has_read = self.is_captured
         self._seen_before, self._seen_now = self._seen_now, False
         self._collector.clear()
 

@@ -115,22 +115,23 @@ class NodeSlopes:
     def write(self, values: Tensor | Sequence[Tensor]) -> None:
         """Write one value per node (nodes,), or one per node and time step (nodes, T), which our nodes take.
 
-        Or a tensor for each: () or, to slopes of channels, of several.
+        Or a tensor for each: () or, to slopes of channels, of several. Our nodes' tensors stay where they are, so that
+        a captured graph that reads them follows; only another shape or device needs another tensor.
         """
-        live: list[tuple[Tensor, Tensor]] = []
+        held: list[Tensor] = []
+        written: list[Tensor] = []
         foreign: list[tuple[Any, Tensor]] = []
         for node, value, ours in self._with(values.unbind() if isinstance(values, Tensor) else values):
             if ours and isinstance(node.slope, ChannelSlopes):
                 value = node.slope.spread(value)
             if not ours:
                 foreign.append((node, value))
-            elif node.slope.live and node.slope.tensor.shape == value.shape:
-                live.append((node.slope.tensor, value))
-            else:  # put in place, not copied into it: a compiled backward pass may still need the old tensor
-                # One number may stay where it was when the model moves, several may not.
-                node.slope.tensor = value.to(node.slope.tensor.device) if value.ndim == 0 else value
-        if live:
-            held, written = (list(side) for side in zip(*live, strict=True))
+            elif (node.slope.tensor.shape, node.slope.tensor.device) == (value.shape, value.device):
+                held.append(node.slope.tensor)
+                written.append(value)
+            else:
+                node.slope.tensor = value.clone()  # not a view of what may be written next
+        if held:
             copy_each(held, written)
         if foreign:
             numbers = torch.stack([value for _, value in foreign]).tolist()  # a host synchronisation, on a GPU

@@ -1,6 +1,6 @@
 """Kernels below the mathematics, an operator a file: each has a plain-torch twin that is obviously right.
 
-`path(x)` tells which of the two runs on a tensor, `status()` why; inside `switched_off()` the twins run.
+`path(x)` tells which code runs on a tensor, `status()` why; inside `switched_off()` the twins run.
 """
 
 from .native import status, switched_off

@@ -2,12 +2,14 @@
 
 import ctypes
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import native
+from .gpu.available import is_interpreting
 
 POINTER, LONG, DOUBLE, INT, WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int, ctypes.c_uint64
 MEMBRANE = [DOUBLE, DOUBLE, DOUBLE, INT, INT, POINTER]  # tau, threshold, reset, hard, decays_input, thresholds
@@ -76,9 +78,17 @@ def inverse(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Give `run` to torch as operator `sage_snn::...` on the CPU, with what a graph capture runs instead."""
+def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], home: str) -> None:
+    """Give torch the operator `sage_snn::...`: `run` on the CPU, and what a graph capture runs instead.
+
+    On GPUs, and on CPUs with the interpreter, runs the function of the same name in `gpu/{home}.py`.
+    """
     name = schema.partition("(")[0]
+
+    def on_device(*arguments: Any, **options: Any) -> Any:
+        return getattr(import_module(f".gpu.{home}", __package__), name)(*arguments, **options)
+
     _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
-    _OPERATORS.impl(name, run, "CPU")  # pyright: ignore[reportUnknownMemberType]
+    _OPERATORS.impl(name, on_device if is_interpreting() else run, "CPU")  # pyright: ignore[reportUnknownMemberType]
+    _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]

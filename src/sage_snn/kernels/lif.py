@@ -248,10 +248,11 @@ def _fake_lif_backward(
     return *_fake_pair(currents, v), *fake_sums(slope, len(currents), **options)
 
 
-register(f"lif(Tensor currents, Tensor v, *, {FORWARD}) -> (Tensor, Tensor, Tensor)", _lif, _fake_lif)
+register(f"lif(Tensor currents, Tensor v, *, {FORWARD}) -> (Tensor, Tensor, Tensor)", _lif, _fake_lif, "lif")
 register(
     "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, *, "
     f"{BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     _lif_backward,
     _fake_lif_backward,
+    "lif",
 )

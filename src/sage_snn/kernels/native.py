@@ -35,6 +35,7 @@ SECONDS = 300  # after which a compiler is taken to hang
 class _Loaded:
     library: ctypes.CDLL | None
     status: str
+    is_off: bool = False
 
 
 _loaded: _Loaded | None = None
@@ -57,11 +58,17 @@ def is_available() -> bool:
     return library() is not None
 
 
+@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
+def is_switched_off() -> bool:
+    """Did somebody ask for the twins, on every device?"""
+    return _loaded.is_off if _loaded is not None else _is_off()
+
+
 @contextmanager
 def switched_off() -> Generator[None]:
     """Inside, the pure-torch twins run."""
     global _loaded
-    before, _loaded = _loaded, _Loaded(None, "switched off")
+    before, _loaded = _loaded, _Loaded(None, "switched off", is_off=True)
     try:
         yield
     finally:
@@ -84,8 +91,8 @@ def _load() -> _Loaded:
 
 
 def _find() -> _Loaded:
-    if os.environ.get("SAGE_SNN_KERNELS", "").lower() in ("off", "0", "false", "no"):
-        return _Loaded(None, "off by SAGE_SNN_KERNELS")
+    if _is_off():
+        return _Loaded(None, "off by SAGE_SNN_KERNELS", is_off=True)
     failures: list[str] = []
     for command in _compilers():
         try:
@@ -98,6 +105,10 @@ def _find() -> _Loaded:
     if failures:
         return _Loaded(None, f"compiling failed: {'; '.join(failures)}")
     return _Loaded(None, "no compiler found: install g++ or clang++, or set CXX")
+
+
+def _is_off() -> bool:
+    return os.environ.get("SAGE_SNN_KERNELS", "").lower() in ("off", "0", "false", "no")
 
 
 class _BuildError(RuntimeError):

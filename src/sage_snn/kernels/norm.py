@@ -187,10 +187,12 @@ register(
     "norm(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, *, float eps) -> (Tensor, Tensor, Tensor)",
     _norm,
     _fake_norm,
+    "norm",
 )
 register(
     "norm_backward(Tensor grad, Tensor x, Tensor? weight, Tensor mean, Tensor var, *, float eps, bool training) "
     "-> (Tensor, Tensor, Tensor)",
     _norm_backward,
     _fake_norm_backward,
+    "norm",
 )

@@ -298,6 +298,7 @@ register(
     f"int times, float eps, {FORWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
     _norm_lif,
     _fake_norm_lif,
+    "norm_lif",
 )
 register(
     "norm_lif_backward(Tensor grad_spikes, Tensor x, Tensor? weight, Tensor? bias, Tensor mean, Tensor var, "
@@ -305,4 +306,5 @@ register(
     f"{BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _norm_lif_backward,
     _fake_norm_lif_backward,
+    "norm_lif",
 )

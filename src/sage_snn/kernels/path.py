@@ -6,21 +6,29 @@ import torch
 from torch import Tensor
 
 from . import native
+from .gpu import available
 
-Path = Literal["C++", "twin"]
+Path = Literal["C++", "Triton", "twin"]
 
 
 def path(x: Tensor) -> Path:
-    """The C++ kernel for tensors on a CPU where it could be compiled, else the twin in plain torch.
+    """C++ for tensors on a CPU where it could be compiled, Triton on CUDA and ROCm, else the twin in plain torch.
 
     A graph that leaves the process (torch.export) is made of torch only.
     """
-    is_cpp = x.device.type == "cpu" and not torch.compiler.is_exporting() and native.is_available()
-    return "C++" if is_cpp else "twin"
+    if torch.compiler.is_exporting() or _reason(x.device.type) is not None:
+        return "twin"
+    return "Triton" if available.why_not(x.device.type) is None else "C++"
 
 
 def why_twin(x: Tensor | None = None) -> str | None:
-    """None where the C++ kernel runs (on a CPU, without a tensor), else the reason in words."""
-    if x is not None and x.device.type != "cpu":
-        return "the kernel is for CPUs"
+    """None where a kernel runs (without a tensor: on a CPU), else the reason in words."""
+    return _reason("cpu" if x is None else x.device.type)
+
+
+def _reason(device_type: str) -> str | None:
+    if native.is_switched_off():
+        return native.status()
+    if (reason := available.why_not(device_type)) is None or device_type != "cpu":
+        return reason
     return None if native.is_available() else native.status()

@@ -90,5 +90,5 @@ def _pool_backward(grad: Tensor, winners: Tensor, height: int, width: int) -> Te
     return grad_x
 
 
-register("pool(Tensor x) -> (Tensor, Tensor)", _pool, _outputs)
-register("pool_backward(Tensor grad, Tensor winners, int height, int width) -> Tensor", _pool_backward, _grad_x)
+register("pool(Tensor x) -> (Tensor, Tensor)", _pool, _outputs, "pool")
+register("pool_backward(Tensor grad, Tensor winners, int height, int width) -> Tensor", _pool_backward, _grad_x, "pool")

@@ -43,8 +43,8 @@ class Pointwise(nn.Conv2d):
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """The same values, (..., C, H, W), in the memory order in which a CPU's convolutions are fastest."""
-    return x.movedim(-3, -1).contiguous().movedim(-1, -3) if x.device.type == "cpu" else x
+    """The same values, (..., C, H, W), in the memory order that convolutions like best, on CPUs and on tensor cores."""
+    return x.movedim(-3, -1).contiguous().movedim(-1, -3)
 
 
 def scaled(channels: Sequence[int], width: float) -> list[int]:

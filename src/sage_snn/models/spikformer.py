@@ -2,7 +2,7 @@
 
 T time steps, B batch, C channels, H heads, N tokens, K head width. Between blocks: (T, B, C, N). With the kernels
 channels lie last in memory all the way (as in torch.channels_last), which convolutions like best and makes of every
-token-wise map one matrix product; without them memory is in the order of the axes.
+token-wise map one matrix product; without them, on a CPU, memory is in the order of the axes.
 """
 
 import itertools
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
 from ..layers import NormLIF, SpikePool, StatelessLIF, TokenMap
+from .convolution import channels_last
 from .network import SpikingNetwork
 
 Form = Literal["cifar", "imagenet"]
@@ -45,9 +46,8 @@ class Stem(nn.Module):
         """Events (T, B, C, height, width), or images (B, C, height, width) for `times` steps -> tokens (T, B, C, N)."""
         stages: list[Any] = list(self.stages)
         for index, stage in enumerate(stages):
-            if index < 2 and x.device.type == "cpu":
-                # Channels last from here on: every layer keeps the order. Twice, as one channel alone has none to keep.
-                x = x.movedim(-3, -1).contiguous().movedim(-1, -3)
+            if index < 2:  # from here on every layer keeps the order; twice, as one channel alone has none to keep
+                x = channels_last(x)
             x = stage(x) if index or times is None else stage.forward_static(x, times)
             if index >= len(self.stages) - self.pooled_stages:
                 x = self.pool(x.flatten(0, 1)).unflatten(0, x.shape[:2])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..control import Group, Membrane, Tap, find_groups, group_nodes, nodes_of, require_open
 from ..surrogate import slope_of_width
 from .per_node import PerNode
-from .policy import ranks, time_steps_of
+from .policy import may_look, ranks, time_steps_of
 
 LOWEST = 0.05  # a layer whose membranes are all far below zero would else fire always
 
@@ -65,9 +65,11 @@ class DS_ATGO(PerNode):  # noqa: N801 (its published name)
         """Move the thresholds toward what the passes since the last step have shown, and the widths with them."""
         super().step()
         sums = torch.stack([tap.sums.to(self._bases) for tap in self._taps])
+        has_read = any(tap.has_read for tap in self._taps)
         if ranks() > 1:
             dist.all_reduce(sums)
-        if not bool(sums[:, -1].any()):
+            has_read = not may_look(sums.device, self._taken) or bool(sums[:, -1].any())
+        if not has_read:
             raise RuntimeError("step() before any forward pass: run the model in training mode with gradients first")
         now = self.thresholds
         seen = now + seen_above(sums[:, :-1].unflatten(1, (self.time_steps, 4)))

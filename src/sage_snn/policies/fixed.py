@@ -44,6 +44,10 @@ class Fixed(Policy):
         """The slope besides what every policy tells."""
         return f"{super().describe()}\n  slope {self._slope:g}{' as it is, whatever the base' * self.absolute}"
 
+    @property
+    def _why_not_captured(self) -> None:
+        """What never changes may be baked in."""
+
     def _relative_slopes(self) -> list[str]:
         return [] if self.absolute else super()._relative_slopes()
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..compat import precise
 from ..control import Group, group_nodes, require_open
 from .per_node import PerNode
-from .policy import BASE, chosen_groups, ranks
+from .policy import BASE, chosen_groups, may_look, ranks
 
 
 class GainMatched(PerNode):
@@ -63,15 +63,20 @@ class GainMatched(PerNode):
         grads = [node.gradients.grad for node in self._open_nodes]
         nothing = self._bases.new_zeros(2)
         sums = torch.stack([nothing if grad is None else grad.to(nothing) for grad in grads])
-        came = sums.new_full((1, 2), float(any(grad is not None for grad in grads)))
-        sums = torch.cat([sums, came])
+        have_come = any(grad is not None for grad in grads)
         if ranks() > 1:
+            sums = torch.cat([sums, sums.new_full((1, 2), float(have_come))])
             dist.all_reduce(sums)
-        if not bool(sums[-1].any()):
+            have_come, sums = not may_look(sums.device, self._taken) or bool(sums[-1].any()), sums[:-1]
+        if not have_come:
             raise RuntimeError("step() before any backward pass: call it after loss.backward()")
         for node in self._open_nodes:
             node.gradients.grad = None
-        return sums[:-1]
+        return sums
+
+    @property
+    def _why_not_captured(self) -> str:
+        return "gradients at nodes are not handed over there; use another policy"
 
     @property
     def _open_nodes(self) -> list[Any]:

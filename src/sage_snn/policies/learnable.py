@@ -66,6 +66,10 @@ class Learnable(Policy):
         """Logarithms of the slopes."""
         return iter(self._parameters)
 
+    @property
+    def _why_not_captured(self) -> str:
+        return "its parameters are not the model's, and get no gradient there; learn slopes without a graph"
+
     def state_dict(self) -> dict[str, Any]:
         """The logarithms besides what every policy has."""
         return super().state_dict() | {"per": self.per, "log_slopes": [p.detach().clone() for p in self._parameters]}

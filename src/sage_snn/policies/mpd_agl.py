@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..compat import sent
 from ..control import Group, find_groups, find_norms, gain_of, group_nodes, nodes_of, unwrapped
 from ..surrogate import slope_of_width
 from .per_node import PerNode
@@ -48,8 +49,9 @@ class MPD_AGL(PerNode):  # noqa: N801 (its published name)
         self._update()
 
     def _update(self) -> None:
-        each = zip(self._nodes.nodes, self._norms, self._nodes.shapes(), strict=True)
-        slopes = [slope_of_width(widths(gain_of(norm), _decay(node), self.time_steps), s) for node, norm, s in each]
+        gains = [sent(gain_of(norm), self._device) for norm in self._norms]  # one without weights has it on the host
+        each = zip(self._nodes.nodes, gains, self._nodes.shapes(), strict=True)
+        slopes = [slope_of_width(widths(gain, _decay(node), self.time_steps), shape) for node, gain, shape in each]
         self._write(torch.stack(slopes).to(self._bases))
 
     def describe(self) -> str:

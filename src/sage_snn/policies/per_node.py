@@ -22,13 +22,20 @@ class PerNode(Policy):
         self._bases = torch.tensor(self._nodes.bases, dtype=precise(self._device), device=self._device)
         self._written = self._bases
         index = {id(node): i for i, node in enumerate(self._nodes.nodes)}
-        self._members = [[index[id(node)] for node in group.neurons if id(node) in index] for group in groups]
+        members = [[index[id(node)] for node in group.neurons if id(node) in index] for group in groups]
+        self._members = [torch.tensor(indices, device=self._device) for indices in members]  # a list would be sent anew
+        self._taken = 0
         try:
             self._nodes.require_shapes(every_step=True)
             self._nodes.hold(live=False, device=self._device)
         except BaseException:
             self.remove()
             raise
+
+    def step(self) -> None:
+        """Count the steps, for those who look now and then."""
+        super().step()
+        self._taken += 1
 
     @property
     def slopes(self) -> Tensor:

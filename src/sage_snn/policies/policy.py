@@ -14,6 +14,7 @@ from ..control import Group, NodeSlopes, code_paths, find_groups
 
 BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
 VERSION = 1
+LOOK_EVERY = 50  # steps
 
 
 class _Owner:
@@ -36,6 +37,7 @@ class Policy:
     """A way to decide the slopes of a model during training."""
 
     needs_batch = False  # does `step` want the batch that was just trained on?
+    _has_stepped = False
 
     def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], groups: Sequence[Group]) -> None:
         _refuse_captured(model)
@@ -67,6 +69,9 @@ class Policy:
     def step(self) -> None:
         """Once per optimizer step: set the slopes of the next forward pass."""
         self._require_attached()
+        if not self._has_stepped:
+            self._has_stepped = True
+            self._heed_capture()
 
     def step_after(self, batch: Any) -> None:
         """`step()` for trainers that have the batch at hand: with it, if the policy needs it."""
@@ -123,6 +128,22 @@ class Policy:
             for base, count in counts.items()
         ]
 
+    @property
+    def _why_not_captured(self) -> str | None:
+        """None if a graph that is captured with the policy attached follows it, else the reason."""
+        if all(self._nodes.takes_tensor):
+            return None
+        return "SpikingJelly's nodes keep their slope as a number; build the model with sage_snn.LIFNode"
+
+    def _heed_capture(self) -> None:
+        model, reason = self._model(), self._why_not_captured
+        if model is not None and reason is not None and any(map(is_graphed, model.modules())):
+            self.remove()
+            raise RuntimeError(
+                f"the model was captured in a CUDA graph, which cannot follow this {type(self).__name__}: {reason}, or "
+                "train without make_graphed_callables"
+            )
+
     def _require_attached(self) -> None:
         if not self._is_attached:
             raise RuntimeError(f"this {type(self).__name__} was removed from its model; attach a new one")
@@ -150,6 +171,11 @@ def ranks() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
+def may_look(device: torch.device, step: int) -> bool:
+    """May the host ask for values after this step (from 1)? On a device it would wait, so it does now and then only."""
+    return device.type == "cpu" or step % LOOK_EVERY == 0
+
+
 def time_steps_of(model: nn.Module) -> int:
     """The number of time steps that a network says it has."""
     for module in model.modules():
@@ -168,6 +194,6 @@ def _refuse_captured(model: nn.Module) -> None:
     for module in model.modules():
         if is_graphed(module):
             raise RuntimeError(
-                "the model was captured in a CUDA graph, which has its slopes baked in; attach the policy first and "
-                "train without make_graphed_callables"
+                "the model was captured in a CUDA graph, which has its slopes baked in; attach the policy first, and "
+                "capture the model with it"
             )

@@ -128,8 +128,11 @@ class Reader:
         """Has a pass shown that the model runs under torch.compile?"""
         return any(tap.is_compiled for tap in self.all_taps)
 
-    def read(self, *, per_rank: bool) -> list[Tensor]:
-        """A tensor per group of what the signal gave, the mean over all rows; NaN for a group that was not read."""
+    def read(self, *, per_rank: bool, can_look: bool) -> list[Tensor]:
+        """A tensor per group of what the signal gave, the mean over all rows; NaN for a group that was not read.
+
+        Whether the other ranks have read anything is known when the host may look.
+        """
         for tap in self.all_taps:
             if tap.source.read is not None:
                 tap.add(*tap.source.read())
@@ -142,7 +145,7 @@ class Reader:
             sums = torch.cat([sums, sums.new_tensor([float(has_read)])])
             dist.all_reduce(sums)
             sums, readers = sums[:-1], sums[-1]
-            everybody = float(readers) == ranks()
+            everybody = float(readers) == ranks() if can_look else has_read
         # Every rank raises, or those that did read would wait for the others in their next collective call.
         if not everybody:
             raise RuntimeError(_nothing_read(has_read))

@@ -14,7 +14,7 @@ from ..laws import DeadZoneTanh, Law, check_law
 from ..signals import SPREADS, Signal, Spread, check_spread
 from ..statistics import Statistics
 from .granularity import GRAINS, Per, require_grain
-from .policy import Policy, device_of
+from .policy import Policy, device_of, may_look
 from .reader import Reader, SourceName, chosen_reading, readable_groups, require_readable
 from .settings import differences, functions_among, parse_settings, settings_of
 
@@ -138,9 +138,10 @@ class SAGE(Policy):
         assert reader is not None
         if self._steps % self.every == 0:
             reader.warn_of_replays(same_step=self.same_step)
-            readings = reader.read(per_rank=self.per_rank)
+            can_look = may_look(reader.device, self._steps // self.every + 1)
+            readings = reader.read(per_rank=self.per_rank, can_look=can_look)
             self._grain.to(reader.device)
-            self._control(readings, reader.unread)
+            self._control(readings, reader.unread, can_look=can_look)
         if reader.is_compiled:
             self._heed_compiling()
         self._steps += 1
@@ -158,16 +159,12 @@ class SAGE(Policy):
         assert self._reader is not None
         return self._reader.paused()
 
-    def _control(self, readings: list[Tensor], unread: list[int]) -> None:
-        update = self._steps + 1
+    def _control(self, readings: list[Tensor], unread: list[int], *, can_look: bool) -> None:
         self._grain.observe(readings)
-        bad = ~self._grain.dispersion.isfinite()
-        # The check reads from the device; on a GPU that would stall every step, so there it is made now and then.
-        can_look = bad.device.type == "cpu" or update % 100 == 0
-        if can_look and bad.any():
+        if can_look and (bad := ~self._grain.dispersion.isfinite()).any():
             self._warn_of_gaps(bad.nonzero().flatten().tolist(), unread)
         # Same-step slopes act on this very step, next-step slopes on the one after: the warm-up ends accordingly.
-        if update >= self.warmup_steps + self.same_step:
+        if self._steps + 1 >= self.warmup_steps + self.same_step:
             self._grain.decide(can_look=can_look)
 
     def _warn_of_gaps(self, bad: list[int], unread: list[int]) -> None:
@@ -192,6 +189,11 @@ class SAGE(Policy):
         if not self._has_warned_of_compiling and not all(self._nodes.takes_tensor):
             self._has_warned_of_compiling = True
             warnings.warn(f"the model is compiled, and {RECOMPILES}", stacklevel=4)
+
+    @property
+    def _why_not_captured(self) -> str | None:
+        made = "slopes per token are made anew in every pass; pass per='group' or 'head'"
+        return made if self.per == "token" else super()._why_not_captured
 
     @property
     def _settings(self) -> dict[str, Any]:

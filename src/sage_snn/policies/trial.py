@@ -82,6 +82,10 @@ class Trying(Policy):
             self._write(self._slopes)
         self._done += 1
 
+    @property
+    def _why_not_captured(self) -> str:
+        return "trials take half a batch, a graph takes whole ones; use another policy"
+
     def _is_due(self) -> bool:
         """Is a trial to be made in this step?"""
         raise NotImplementedError

@@ -10,6 +10,7 @@ from timm.scheduler.scheduler import Scheduler
 from torch import nn
 
 from ..policies import Policy
+from ..policies.policy import device_of
 from ..recipes.recipe import Recipe
 
 # A recipe's name -> timm's, and its options.
@@ -24,6 +25,9 @@ _OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
 def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.optim.Optimizer:
     """Weight decay reaches tensors of two and more dimensions (`decay_all`: all of them), never the policy's own."""
     name, options = _OPTIMIZERS[recipe.optimizer]
+    # In one launch on CUDA, where it asks the device itself whether a gradient scaler has found infinities; any other
+    # is asked by the host, which waits for the answer.
+    fused: dict[str, Any] = {"fused": True} if device_of(model).type == "cuda" else {}
     optimizer = create_optimizer_v2(
         model,
         opt=name,
@@ -31,6 +35,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.o
         weight_decay=recipe.weight_decay,
         filter_bias_and_bn=not recipe.decay_all,
         **options,
+        **fused,
     )
     own = list(policy.parameters())
     if own:

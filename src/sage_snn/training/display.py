@@ -30,10 +30,14 @@ class Display:
         """A line that stays."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def step(self, epoch: int, loss: float, slopes: list[float]) -> None:
-        """One training step is done; epochs count from 0 in files, and from 1 for people."""
+    def step(self) -> None:
+        """One training step is done."""
+        self._progress.update(self._task, advance=1)
+
+    def show(self, epoch: int, loss: float, slopes: list[float]) -> None:
+        """What is known of the last step; epochs count from 0 in files, and from 1 for people."""
         shown = "  slopes " + " ".join(f"{slope:.2f}" for slope in slopes) if slopes else ""
-        self._progress.update(self._task, advance=1, now=f"epoch {epoch + 1}  loss {loss:.3f}{shown}")
+        self._progress.update(self._task, now=f"epoch {epoch + 1}  loss {loss:.3f}{shown}")
 
     def epoch(self, metrics: dict[str, Any], slopes: list[float], total: int) -> None:
         """One epoch is done."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..compat import norms, scales_gradients
 from ..control import watching
 from ..runs.folder import RunError
 from ..runs.silence import block_of
+from .look import Broken
 
 if TYPE_CHECKING:
     from .loop import Training
@@ -19,27 +19,25 @@ class NonFiniteError(RunError):
     """The loss or a gradient became NaN or infinite."""
 
 
-def has_finite_gradients(run: "Training") -> bool:
-    """True too when a gradient scaler is at work, which expects and handles infinities itself."""
-    if scales_gradients(run.fabric):
-        return True
-    gradients = [p.grad for p in run.network.parameters() if p.grad is not None]
-    return bool(torch.stack(norms(gradients)).sum().isfinite())
-
-
-def explain(run: "Training", images: Tensor, indices: list[int], loss: float) -> str:
-    """Step, images, and the part of the network where it began."""
-    broken = [name for name, p in run.network.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
+def explain(run: "Training", broken: Broken, images: Tensor) -> str:
+    """Step, images, and the part of the network where it began; `images` are those of the run's last step."""
     # Gradients run from the output back: the last part in forward order is where they broke.
-    part = block_of(broken[-1]) if broken else None
-    source = _first_non_finite_output(run.network, images)
-    begun = f"; the first non-finite output is that of {source}" if source else ""
-    where = f"; gradients broke in {part} ({len(broken)} tensors)" if part else ""
+    part = block_of(broken.gradients[-1]) if broken.gradients else None
+    where = f"; gradients broke in {part} ({len(broken.gradients)} tensors)" if part else ""
     return (
-        f"the loss is {loss} at step {run.step + 1} of epoch {run.epoch + 1}{where}{begun}\n"
-        f"images of the batch: {indices}\n"
+        f"the loss is {broken.loss} at step {broken.step.number} of epoch {run.epoch + 1}{where}"
+        f"{_beginning(run, broken, images)}\n"
+        f"images of the batch: {broken.step.indices}\n"
         "the last checkpoint is kept; try a lower lr, precision 32, or sage_snn.check on this batch"
     )
+
+
+def _beginning(run: "Training", broken: Broken, images: Tensor) -> str:
+    """Where the forward pass broke, if the weights are still those of that step."""
+    if broken.step.number <= run.step:
+        return f"; seen at step {broken.seen_at}, when the weights had moved on"
+    source = _first_non_finite_output(run.network, images)
+    return f"; the first non-finite output is that of {source}" if source else ""
 
 
 def _first_non_finite_output(network: nn.Module, images: Tensor) -> str | None:

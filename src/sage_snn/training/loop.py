@@ -1,6 +1,5 @@
 """The training loop, to be read from top to bottom."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,6 +11,7 @@ from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from ..compat import scales_gradients, sent
 from ..conversion import balance_thresholds
 from ..data import Batch, Loader, erased, mix, test_transform, train_transform
 from ..data.randomness import digest
@@ -28,8 +28,9 @@ from .builders import build_optimizer, build_schedule
 from .devices import applied_precision, by_the_first, peak_memory_mb, refusing_to_wait
 from .display import Display
 from .extras import extras, first_images
-from .failure import NonFiniteError, explain, has_finite_gradients
+from .failure import NonFiniteError, explain
 from .generators import seed_generators
+from .look import Look, Step
 from .observer import Observer
 from .recorder import Curves, Recorder
 from .stage import Stage
@@ -76,8 +77,8 @@ class Training:
         self.recorder = Recorder(folder.signals, self.policy)
         self.observer = Observer(folder.observations, self.network, recipe.observe.temperatures, fabric.device)
         self.epoch = self.step = 0  # the step counts within the epoch
-        self.loss_sum, self.seconds, self.best = 0.0, 0.0, 0.0
-        self.epoch_seconds = 0.0
+        self.seconds = self.epoch_seconds = self.best = 0.0
+        self.look = Look(fabric.device)
         self._start_from(state)
         total, done = recipe.total_epochs * self.steps_per_epoch, self.epoch * self.steps_per_epoch + self.step
         quiet = quiet or not fabric.is_global_zero
@@ -107,43 +108,55 @@ class Training:
         batches = self.train_loader.epoch(self.epoch, self.step * self.recipe.accumulate, micro_steps)
         started = time.monotonic()
         while self.step < self.steps_per_epoch:
-            loss, batch = self._backward(batches)
+            batch, is_seen = self._backward(batches)
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.policy.step_after(batch)
             self.recorder.record(self.epoch * self.steps_per_epoch + self.step)
             self.observer.record(self.epoch * self.steps_per_epoch + self.step)
             self.step += 1
-            self.loss_sum += loss
             now = time.monotonic()
             self.epoch_seconds, started = self.epoch_seconds + now - started, now
-            self.display.step(self.epoch, loss, self.policy.slopes.tolist())
-            if self._all_agree(stop.asked):
+            self.display.step()
+            if is_seen:
+                self.display.show(self.epoch, self.look.last, self.policy.slopes.tolist())
+            if self._all_agree(stop, is_seen):
+                self._look(batch[0])
                 self._save()
                 raise InterruptedRunError(
                     f"stopped after step {self.step} of epoch {self.epoch + 1}; go on with --resume"
                 )
 
-    def _backward(self, batches: Iterator[Batch]) -> tuple[float, tuple[Tensor, Tensor]]:
-        """Gradients of one optimizer step, from all its micro-batches; the mean loss; the last images and targets."""
-        recipe, device, loss, indices = self.recipe, self.fabric.device, 0.0, list[int]()
+    def _backward(self, batches: Iterator[Batch]) -> tuple[tuple[Tensor, Tensor], bool]:
+        """Gradients of one optimizer step, of all its micro-batches; the last images and targets; was it looked at?"""
+        recipe, device, step = self.recipe, self.fabric.device, Step(self.step + 1)
         images = targets = torch.empty(0)
         self.model.train()
         for micro in range(recipe.accumulate):
             batch = next(batches)
             number = (self.epoch * self.steps_per_epoch + self.step) * recipe.accumulate + micro
             seed = int.from_bytes(digest(recipe.seed, number, self.fabric.global_rank)[:4], "little")
-            images, labels = batch.images.to(device), batch.labels.to(device)
+            images, labels = sent(batch.images, device), sent(batch.labels, device)
             images, targets = mix(images, labels, len(self.data.classes), recipe.augmentation, self.epoch, seed)
             images = erased(images, batch.indices, recipe.augmentation.erasing, recipe.seed, self.epoch)
             with self._synchronised(micro == recipe.accumulate - 1):
-                partial = self._loss_of(self.model, images, targets) / recipe.accumulate
-                self.fabric.backward(partial)
-            loss += partial.item()
-            indices += batch.indices.tolist()
-        if not math.isfinite(loss) or not has_finite_gradients(self):
-            raise NonFiniteError(explain(self, images, indices, loss))
-        return loss, (images, targets)
+                loss = self._loss_of(self.model, images, targets) / recipe.accumulate
+                self.fabric.backward(loss)
+            step.losses.append(loss.detach())
+            step.indices += batch.indices.tolist()
+        if not scales_gradients(self.fabric):  # a scaler expects infinities, and handles them itself
+            step.add_gradients(self.network)
+        self.look.note(step)
+        is_due = self.look.is_due(step.number, self.steps_per_epoch)
+        if is_due:
+            self._look(images)
+        return (images, targets), is_due
+
+    def _look(self, images: Tensor) -> None:
+        """Stop if a step since the last look broke, before anything of it is kept; `images` are those of the last."""
+        broken = self.look.look()
+        if broken is not None:
+            raise NonFiniteError(explain(self, broken, images))
 
     def _loss_of(self, model: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
         logits = model(images, steps=True) if self.loss.needs_steps else model(images)[None]
@@ -160,7 +173,7 @@ class Training:
         images = self.steps_per_epoch * self.recipe.batch_size
         metrics = {
             "epoch": self.epoch,
-            "train_loss": self._mean_over_ranks(self.loss_sum / self.steps_per_epoch) if trained else None,
+            "train_loss": self._mean_over_ranks(self.look.loss_sum / self.steps_per_epoch) if trained else None,
             **{f"test_{name}": result[name] for name in ("loss", "top1", "top5")},
             "lr": self.optimizer.param_groups[0]["lr"] if trained else None,
             "seconds": self.epoch_seconds,
@@ -181,7 +194,8 @@ class Training:
         self.display.epoch(metrics, self.policy.slopes.tolist(), self.recipe.total_epochs)
         self.display.silence(silent_from(metrics.get("firing_rates", {})))
         self.seconds += self.epoch_seconds
-        self.epoch, self.step, self.loss_sum, self.epoch_seconds = self.epoch + 1, 0, 0.0, 0.0
+        self.epoch, self.step, self.epoch_seconds = self.epoch + 1, 0, 0.0
+        self.look.restart()
         self.recorder.load_state_dict([])
         self._save()
         return metrics
@@ -262,9 +276,10 @@ class Training:
         """Gradients travel between ranks with the last micro-batch only."""
         return nullcontext() if last or self.fabric.world_size == 1 else self.fabric.no_backward_sync(self.model)
 
-    def _all_agree(self, asked: bool) -> bool:
-        """Ranks must stop at the same step, or the others would wait for ever."""
-        return self._mean_over_ranks(float(asked)) > 0
+    def _all_agree(self, stop: StopRequest, is_seen: bool) -> bool:
+        """Ranks must stop at the same step, or the others would wait for ever; they ask each other when they look."""
+        alone = self.fabric.world_size == 1
+        return stop.asked if alone else is_seen and self._mean_over_ranks(float(stop.asked)) > 0
 
     def _mean_over_ranks(self, value: float) -> float:
         if self.fabric.world_size == 1:

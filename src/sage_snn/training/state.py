@@ -37,7 +37,7 @@ def restore(run: "Training", state: dict[str, Any]) -> None:
     run.policy.load_state_dict(state["policy"])
     compat.precision_of(run.fabric).load_state_dict(state["precision"])
     run.recorder.load_state_dict(state["recorder"])
-    run.loss_sum = own["loss_sum"]
+    run.look.loss_sum = own["loss_sum"]
     run.observer.load_state_dict(own["observer"])
     if "generators" in own:
         restore_generators(own["generators"], run.fabric.device)
@@ -46,7 +46,7 @@ def restore(run: "Training", state: dict[str, Any]) -> None:
 def _own(run: "Training") -> dict[str, Any]:
     """Of one rank: it has seen its own images."""
     return {
-        "loss_sum": run.loss_sum,
+        "loss_sum": run.look.loss_sum,
         "observer": run.observer.state_dict(),
         "generators": generator_states(run.fabric.device),
     }

@@ -1,0 +1,49 @@
+"""Whether the Triton kernels can run: on CUDA and ROCm devices, and on CPU tensors through Triton's interpreter.
+
+`SAGE_SNN_KERNELS=interpret` in the environment sends CPU tensors through the interpreter, which is slow and for tests.
+"""
+
+import os
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+OLDEST = (3, 2)  # the first whose `tl.div_rn`, `tl.sqrt_rn` and launch options are those that the kernels use
+
+
+@cache
+def is_interpreting() -> bool:
+    """Do CPU tensors go through Triton's interpreter? It has to be told before Triton is imported."""
+    if os.environ.get("SAGE_SNN_KERNELS", "").lower() != "interpret":
+        return False
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        if "triton" in sys.modules:
+            raise RuntimeError(
+                "Triton was imported before sage-snn could switch its interpreter on; "
+                "set TRITON_INTERPRET=1 beside SAGE_SNN_KERNELS=interpret"
+            )
+        os.environ["TRITON_INTERPRET"] = "1"
+    return True
+
+
+@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
+def why_not(device_type: str) -> str | None:
+    """None where the Triton kernels take tensors of this kind of device, else the reason in words."""
+    return _why_not(device_type)
+
+
+@cache  # inside, since torch.compile warns of a cache that it meets itself
+def _why_not(device_type: str) -> str | None:
+    if device_type == "cpu":
+        return None if is_interpreting() else "the Triton kernels are for GPUs"
+    if device_type != "cuda":  # torch's word for ROCm too
+        return f"there is no kernel for {device_type} devices"
+    try:
+        numbers = version("triton").split(".")[:2]
+    except PackageNotFoundError:
+        return "Triton is missing; pip install triton"
+    if tuple(map(int, numbers)) < OLDEST:
+        return f"Triton {'.'.join(numbers)} is older than {'.'.join(map(str, OLDEST))}; pip install -U triton"
+    return None
