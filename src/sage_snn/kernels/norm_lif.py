@@ -238,7 +238,7 @@ def _norm_lif(
         *(pointer(added), spikes.data_ptr(), *_sizes(x, times), eps, mean is None),
         *(*constants.arguments, near or 0.0, pointer(seen), torch.get_num_threads()),
     )
-    return spikes.to(x.dtype), used[0], used[1], or_nothing(seen)
+    return spikes.to(x.dtype), used[0], used[1], or_nothing(seen, x)
 
 
 def _norm_lif_backward(
