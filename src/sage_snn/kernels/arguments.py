@@ -8,11 +8,8 @@ from torch import Tensor
 
 from .calls import SHAPE_CODES, pointer
 from .membrane import Membrane
-from .path import path, why_twin
+from .path import TRITON_PRECISIONS, path, why_twin
 from .slopes import slope_gradient, slope_values
-
-# Arithmetic, membranes and moments are in float32 there; what is float64 runs in the twin.
-TRITON_PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
 
 _MEMBRANE = "float tau, float threshold, float? reset, bool decay_input"
 _CONSTANTS = "Tensor? thresholds=None, Tensor? time_constant=None"  # in place of the numbers

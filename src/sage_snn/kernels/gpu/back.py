@@ -8,9 +8,9 @@ the neuron two passes are made: one adds up what its gradients need, per channel
 import triton
 import triton.language as tl
 
+from .channel_sums import correction_of, store_channel_sums
 from .fire import affine_of, current_at, start_of
 from .membrane import after, charge, constant_at, derivative, grad_of_spike, past_reset, tau_derivative
-from .norm_sums import correction_of, store_channel_sums
 from .tiles import SIZES, channels_of, sizes_of, tile_of
 
 KEPT_STEPS, KINDS_OF_SUMS = 8, 5

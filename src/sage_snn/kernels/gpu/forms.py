@@ -20,14 +20,18 @@ def write_down(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any],
     _written.append((kernel, dict(zip(kernel.arg_names, arguments, strict=False)) | options, num_warps))
 
 
-def forms_of(name: str, call: Callable[[], object], *, forward: bool, wide: bool = True) -> Iterator[Variant]:
-    """Every kernel that an operator launches in a call with tensors on the meta device."""
+def forms_of(name: str, call: Callable[[], object], *, forward: bool) -> Iterator[Variant]:
+    """Every kernel that an operator launches in a call with tensors on the meta device.
+
+    Those that only put partial sums together read little, and may read it in small pieces.
+    """
     _written.clear()
     call()
     for kernel, arguments, num_warps in list(_written):
         compiled_in = {p.name for p in kernel.params if p.is_constexpr}
         signature = {key: "constexpr" if key in compiled_in else _type(value) for key, value in arguments.items()}
         constants = {key: arguments[key] for key, kind in signature.items() if kind == "constexpr"}
+        wide = not kernel.__name__.startswith("settle")
         yield Variant(f"{kernel.__name__}: {name}", kernel, signature, constants, num_warps, forward, wide)
 
 
@@ -36,4 +40,4 @@ def _type(value: Any) -> str:
         return "constexpr"
     if isinstance(value, Tensor):
         return TYPES[value.dtype]
-    return "fp32" if isinstance(value, float) else "i32"
+    return "fp32" if isinstance(value, float) else "i32:1"  # whole numbers are not specialised: known to be whole only

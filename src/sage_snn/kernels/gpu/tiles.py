@@ -26,6 +26,11 @@ class Tiles:
     channels: int
     inner: int
 
+    @classmethod
+    def of(cls, batch: int, channels: int, length: int, last: bool) -> "Tiles":
+        """Those of images (B, C, L), channels last in memory or not."""
+        return cls(batch * length, channels, 1) if last else cls(batch, channels, length)
+
     @property
     def is_last(self) -> bool:
         """Do channels lie last?"""
