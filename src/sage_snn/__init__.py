@@ -3,9 +3,15 @@
 Names are imported when they are first used, so that the command line answers before torch has loaded.
 """
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from .lazy import lazily
+
+# Triton reads this when it is imported, which SpikingJelly does; too late for that, `is_interpreting` says so.
+if os.environ.get("SAGE_SNN_KERNELS", "").lower() == "interpret" and "triton" not in sys.modules:
+    os.environ["TRITON_INTERPRET"] = "1"
 
 if TYPE_CHECKING:
     from .checkup import Report, check

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .calls import SHAPE_CODES, pointer
 from .membrane import Membrane
-from .path import path
+from .path import TRITON_PRECISIONS, path, why_twin
 from .slopes import slope_gradient, slope_values
 
 _MEMBRANE = "float tau, float threshold, float? reset, bool decay_input"
@@ -20,10 +20,18 @@ BACKWARD = (
 )
 
 
+def why_not_native(x: Tensor) -> str | None:
+    """None if a kernel takes a tensor of this device and precision, else the reason in words."""
+    if (reason := why_twin(x)) is not None:
+        return reason
+    taken = x.dtype in TRITON_PRECISIONS if path(x) == "Triton" else x.is_floating_point()
+    return None if taken else f"no kernel on {x.device.type} computes in {x.dtype}"
+
+
 def runs_natively(x: Tensor, slope: Tensor, shape: str) -> bool:
-    """Whether the C++ takes this tensor and surrogate; slopes of neurons that want gradients have them in the twin."""
+    """Whether a kernel takes this tensor and surrogate; slopes of neurons that want gradients have them in the twin."""
     learns_each = slope.ndim > 1 and slope.requires_grad
-    return path(x) == "C++" and x.is_floating_point() and shape in SHAPE_CODES and not learns_each
+    return path(x) != "twin" and why_not_native(x) is None and shape in SHAPE_CODES and not learns_each
 
 
 def wants_gradients(*tensors: Tensor | None) -> bool:
@@ -104,12 +112,12 @@ class Sums:
 
     def results(self, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The slope's gradient in its shape, and the other sums."""
-        return slope_gradient(self.slopes, slope), or_nothing(self.constants), or_nothing(self.squares)
+        return slope_gradient(self.slopes, slope), or_nothing(self.constants, slope), or_nothing(self.squares, slope)
 
 
-def or_nothing(tensor: Tensor | None) -> Tensor:
-    """What an operator gives where nobody asked: an empty tensor."""
-    return torch.empty(0, dtype=torch.float64) if tensor is None else tensor
+def or_nothing(tensor: Tensor | None, like: Tensor) -> Tensor:
+    """What an operator gives where nobody asked: an empty tensor on the device of another."""
+    return like.new_empty(0, dtype=torch.float64) if tensor is None else tensor
 
 
 def room_for_moments(x: Tensor, times: int, near: float | None) -> Tensor | None:

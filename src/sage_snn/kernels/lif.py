@@ -25,10 +25,11 @@ from .arguments import (
     runs_natively,
     wants_gradients,
 )
-from .calls import SHAPE_CODES, SUFFIX, function, pointer, register
+from .calls import SHAPE_CODES, function, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
 from .layout import Layout
 from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants
+from .path import path
 from .slopes import add_at, at_step, over_currents, require_slopes, slopes_of_neurons
 
 
@@ -171,7 +172,7 @@ def lif(
     """
     require_slopes(slope, currents.shape)
     require_constants(membrane, len(currents))
-    if v.dtype not in SUFFIX or not currents.numel() or not runs_natively(currents, slope, shape):
+    if not currents.numel() or not _takes(v) or not runs_natively(currents, slope, shape):
         return lif_twin(currents, v, slope, membrane, shape, watch)
     threshold, tau = membrane.tensors
     near = None if watch.membranes is None else watch.near
@@ -183,6 +184,11 @@ def lif(
     if watch.membranes is not None:
         watch.membranes(made[2])
     return made[:2]
+
+
+def _takes(v: Tensor) -> bool:
+    """Whether a kernel keeps membranes in this precision: that of float64 is for the C++."""
+    return v.dtype == torch.float32 or (v.dtype == torch.float64 and path(v) == "C++")
 
 
 def lif_twin(
@@ -205,7 +211,7 @@ def _lif(currents: Tensor, v: Tensor, *, near: float | None = None, **options: A
         *(x.data_ptr(), start.data_ptr(), step, spikes.data_ptr(), last.data_ptr(), len(x), v.numel()),
         *(*constants.arguments, near or 0.0, pointer(seen), torch.get_num_threads()),
     )
-    return layout.back(spikes.to(currents.dtype)), layout.back(last), or_nothing(seen)
+    return layout.back(spikes.to(currents.dtype)), layout.back(last), or_nothing(seen, x)
 
 
 def _lif_backward(

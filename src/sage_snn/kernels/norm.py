@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .calls import SUFFIX, function, pointer, register
-from .path import path
+from .path import TRITON_PRECISIONS, path
 
 
 def batch_norm(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def batch_norm(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
     mean, var, options = running_statistics(norm)
     factor = getattr(norm, "factor", None)
     weight = norm.weight if factor is None else norm.weight * factor
-    if not x.numel() or path(x) == "twin" or x.dtype not in SUFFIX or not is_last(x):
+    if not x.numel() or not _runs_natively(x):
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
         return F.batch_norm(x.contiguous(), mean, var, weight, norm.bias, **options)
     require_channels(x, weight, norm.bias, mean, var)
@@ -32,6 +32,13 @@ def batch_norm(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
     if training:
         keep_statistics(x, used_mean, used_var, mean, var, momentum)
     return normal
+
+
+def _runs_natively(x: Tensor) -> bool:
+    """Whether a kernel takes this tensor: the C++ is for channels last in memory only."""
+    if path(x) == "Triton":
+        return x.dtype in TRITON_PRECISIONS
+    return path(x) == "C++" and x.dtype in SUFFIX and is_last(x)
 
 
 class NativeNorm(torch.autograd.Function):
@@ -145,6 +152,13 @@ def values_of(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
     return values if moved.is_contiguous() else moved.contiguous().movedim(-1, 1)
 
 
+def step_sizes(x: Tensor, times: int) -> tuple[int, int, int, int, bool]:
+    """T, B, C, positions, and whether channels lie last in memory; x is not empty."""
+    if x.shape[0] % times:
+        raise ValueError(f"{x.shape[0]} images do not divide into {times} time steps; x must be (T*B, C, ...)")
+    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1]), is_last(x)
+
+
 def _norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -175,8 +189,8 @@ def _norm_backward(
 
 
 def _fake_norm(x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    like = torch.empty_like(values_of(x, x.dtype, last=True))
-    return like, x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
+    like, dtype = torch.empty_like(values_of(x, x.dtype, is_last(x))), precision(x)
+    return like, x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype)
 
 
 def _fake_norm_backward(grad: Tensor, x: Tensor, *_: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -39,6 +39,7 @@ from .norm import (
     require_same_shape,
     require_several_values,
     running_statistics,
+    step_sizes,
     values_of,
 )
 from .slopes import NeuronSlopes, require_slopes
@@ -207,13 +208,6 @@ class NativeNormLIF(torch.autograd.Function):
         )
 
 
-def _sizes(x: Tensor, times: int) -> tuple[int, int, int, int]:
-    """T, B, C, positions; x is not empty."""
-    if x.shape[0] % times:
-        raise ValueError(f"{x.shape[0]} images do not divide into {times} time steps; x must be (T*B, C, ...)")
-    return times, x.shape[0] // times, x.shape[1], x.numel() // (x.shape[0] * x.shape[1])
-
-
 def _norm_lif(
     x: Tensor,
     weight: Tensor | None,
@@ -227,7 +221,8 @@ def _norm_lif(
     near: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    dtype, channels, last, constants = precision(x), x.shape[1], is_last(x), Constants(times, **options)
+    dtype, channels, constants = precision(x), x.shape[1], Constants(times, **options)
+    *sizes, last = step_sizes(x, times)
     values, gain, offset = values_of(x, dtype, last), ready(weight, dtype), ready(bias, dtype)
     added = None if residual is None else values_of(residual, dtype, last)
     # New tensors also when given: backward needs them as they are now.
@@ -236,10 +231,10 @@ def _norm_lif(
     seen = room_for_moments(x, times, near)
     function("sage_norm_lif", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
-        *(pointer(added), spikes.data_ptr(), *_sizes(x, times), last, eps, mean is None),
+        *(pointer(added), spikes.data_ptr(), *sizes, last, eps, mean is None),
         *(*constants.arguments, near or 0.0, pointer(seen), torch.get_num_threads()),
     )
-    return spikes.to(x.dtype), used[0], used[1], or_nothing(seen)
+    return spikes.to(x.dtype), used[0], used[1], or_nothing(seen, x)
 
 
 def _norm_lif_backward(
@@ -258,10 +253,11 @@ def _norm_lif_backward(
     shape: str,
     **options: Any,
 ) -> tuple[Tensor, ...]:
-    dtype, channels, last = precision(x), x.shape[1], is_last(x)
+    dtype, channels = precision(x), x.shape[1]
+    *sizes, last = step_sizes(x, times)
     constants, sums = Constants(times, **options), Sums(times, **options)
     values, gain, offset = values_of(x, dtype, last), ready(weight, dtype), ready(bias, dtype)
-    of_spikes, sizes = values_of(grad_spikes, dtype, last), _sizes(x, times)
+    of_spikes = values_of(grad_spikes, dtype, last)
     slopes = NeuronSlopes(slope, sizes, (1, 3, 2) if last else (1, 2, 3), dtype)
     added = None if residual is None else values_of(residual, dtype, last)
     grad_added = None if added is None else torch.empty_like(added)

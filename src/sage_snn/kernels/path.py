@@ -8,6 +8,9 @@ from torch import Tensor
 from . import native
 from .gpu import available
 
+# Arithmetic, membranes and moments are in float32 there; what is float64 runs in the twin.
+TRITON_PRECISIONS = (torch.float32, torch.float16, torch.bfloat16)
+
 Path = Literal["C++", "Triton", "twin"]
 
 

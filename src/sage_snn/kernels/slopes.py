@@ -78,6 +78,15 @@ def slope_values(slope: Tensor, times: int) -> Tensor:
     return slope.detach().to(torch.float64).expand(times).contiguous()
 
 
+def strides_in_memory(slope: Tensor, full: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """How slopes (t, b, c, n) broadcast over (T, B, C, N): sizes of the last two axes in memory, stride of a step and
+    of the three axes, 0 along one whose neurons share a slope. `axes` as in `NeuronSlopes`.
+    """
+    strides = [0 if size == 1 else stride for size, stride in zip(slope.shape, slope.stride(), strict=True)]
+    axes = sorted(axes, key=lambda axis: full[axis] > 1)  # those of one neuron first: longer runs
+    return full[axes[1]], full[axes[2]], strides[0], *(strides[axis] for axis in axes)
+
+
 class NeuronSlopes:
     """Slopes as the C++ reads them, alive while it does: one per step, or one per neuron.
 
@@ -89,12 +98,7 @@ class NeuronSlopes:
         self.values = slope.detach().to(dtype) if slope.ndim == 4 else None
         self.layout = None
         if self.values is not None:
-            strides = [
-                0 if size == 1 else stride for size, stride in zip(slope.shape, self.values.stride(), strict=True)
-            ]
-            axes = sorted(axes, key=lambda axis: full[axis] > 1)  # those of one neuron first: longer runs
-            numbers = full[axes[1]], full[axes[2]], strides[0], *(strides[axis] for axis in axes)
-            self.layout = (ctypes.c_int64 * 6)(*numbers)
+            self.layout = (ctypes.c_int64 * 6)(*strides_in_memory(self.values, full, axes))
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -102,15 +106,23 @@ class NeuronSlopes:
         return pointer(self.steps), pointer(self.values), self.layout
 
 
-def slopes_of_neurons(slope: Tensor, sizes: Sequence[int], layout: Layout, dtype: torch.dtype) -> NeuronSlopes:
-    """For currents of these sizes (T, B, C, ...) in any order of memory."""
+def in_memory(slope: Tensor, sizes: Sequence[int], layout: Layout) -> tuple[Tensor, Sequence[int], Sequence[int]]:
+    """Slopes for currents of these sizes (T, B, C, ...), with (T, B, C, N) and its axes as `NeuronSlopes` takes them.
+
+    Where the memory has another order than the two usual ones, neurons are one axis and the slopes are written out.
+    """
     full, trailing = extents(sizes), list(range(2, len(sizes) - 1))
     if slope.ndim < 4 or layout.order == sorted(layout.order):
-        return NeuronSlopes(slope, full, (1, 2, 3), dtype)
+        return slope, full, (1, 2, 3)
     if layout.order == [0, *trailing, 1]:
-        return NeuronSlopes(slope, full, (1, 3, 2), dtype)
-    written = layout.flat(over_currents(slope, sizes).expand(len(slope), *sizes[1:]), dtype)
-    return NeuronSlopes(written.view(len(slope), 1, 1, -1), (full[0], 1, 1, math.prod(sizes[1:])), (1, 2, 3), dtype)
+        return slope, full, (1, 3, 2)
+    written = layout.flat(over_currents(slope, sizes).expand(len(slope), *sizes[1:]), slope.dtype)
+    return written.view(len(slope), 1, 1, -1), (full[0], 1, 1, math.prod(sizes[1:])), (1, 2, 3)
+
+
+def slopes_of_neurons(slope: Tensor, sizes: Sequence[int], layout: Layout, dtype: torch.dtype) -> NeuronSlopes:
+    """For currents of these sizes (T, B, C, ...) in any order of memory."""
+    return NeuronSlopes(*in_memory(slope, sizes, layout), dtype)
 
 
 def slope_gradient(grads: Tensor | None, slope: Tensor) -> Tensor:

@@ -4,7 +4,6 @@
 """
 
 import os
-import sys
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -18,13 +17,11 @@ def is_interpreting() -> bool:
     """Do CPU tensors go through Triton's interpreter? It has to be told before Triton is imported."""
     if os.environ.get("SAGE_SNN_KERNELS", "").lower() != "interpret":
         return False
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        if "triton" in sys.modules:
-            raise RuntimeError(
-                "Triton was imported before sage-snn could switch its interpreter on; "
-                "set TRITON_INTERPRET=1 beside SAGE_SNN_KERNELS=interpret"
-            )
-        os.environ["TRITON_INTERPRET"] = "1"
+    if os.environ.get("TRITON_INTERPRET") != "1":  # set by sage_snn/__init__.py if it could
+        raise RuntimeError(
+            "Triton was imported before sage-snn could switch its interpreter on; "
+            "set TRITON_INTERPRET=1 beside SAGE_SNN_KERNELS=interpret"
+        )
     return True
 
 
