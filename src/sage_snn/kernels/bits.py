@@ -25,14 +25,17 @@ _marked: WeakKeyDictionary[torch.UntypedStorage, tuple[torch.dtype, int]] = Weak
 
 def mark_spikes(spikes: Tensor) -> None:
     """Say that a kernel has just filled this tensor with zeros and ones; heard on GPUs only."""
+    if torch.compiler.is_compiling() or path(spikes) != "Triton" or spikes.is_inference():
+        return
     memory = spikes.untyped_storage()
-    is_all_of_it = spikes.numel() * spikes.element_size() == memory.nbytes()
-    if is_all_of_it and path(spikes) == "Triton" and not (torch.compiler.is_compiling() or spikes.is_inference()):
+    if spikes.numel() * spikes.element_size() == memory.nbytes():  # nothing else is in it
         _marked[memory] = spikes.dtype, version_of(spikes)
 
 
 def are_marked(tensor: Tensor) -> bool:
     """Is it, or is it a view of, what was marked, and not changed since?"""
+    if torch.compiler.is_compiling() or path(tensor) != "Triton" or tensor.is_inference():
+        return False
     return _marked.get(tensor.untyped_storage()) == (tensor.dtype, version_of(tensor))
 
 
