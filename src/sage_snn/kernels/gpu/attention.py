@@ -20,9 +20,8 @@ from .launch import launch
 from .variants import Variant
 
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-KEYS = 64  # in a tile, at most
-# Query rows and head width of a tile: a product in float32, which no matrix unit has, takes more registers.
-TILES = {torch.float32: (32, 16), torch.float16: (64, 32), torch.bfloat16: (64, 32)}
+ROWS, KEYS = 32, 64  # of a tile, the second at most; more would not fit registers where no matrix unit helps
+WIDTHS = {torch.float32: 16, torch.float16: 32, torch.bfloat16: 32}  # that every thread loads 16 bytes of
 SMALLEST = 16  # tile that a matrix product takes on a GPU
 PARTS = 1024  # partial sums that are read at once
 LOWEST = tl.constexpr(-1.0e38)  # below any score, and finite: times zero it is zero
@@ -145,7 +144,7 @@ def takes(q: Tensor, k: Tensor) -> bool:
 def statistics(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Entropy over keys and Gini impurity, each (S, H) float64, of scores `factor * q k^T`."""
     times, batch, heads, queries, _ = q.shape
-    count, rows = times * batch * -(-queries // TILES[q.dtype][0]), times * batch * queries
+    count, rows = times * batch * -(-queries // ROWS), times * batch * queries
     partial = q.new_empty(2, len(factors), heads, count, dtype=torch.float64)
     _launch(q, k, partial, factors, each=False)
     entropy, gini = (q.new_empty(len(factors), heads, dtype=torch.float64) for _ in range(2))
@@ -176,8 +175,7 @@ def _launch(q: Tensor, k: Tensor, out: Tensor, factors: Sequence[float], *, each
 
 
 def _tile(dtype: torch.dtype, keys: int) -> dict[str, int]:
-    rows, width = TILES[dtype]
-    return {"ROWS": rows, "KEYS": max(SMALLEST, min(KEYS, triton.next_power_of_2(keys))), "WIDTH": width}
+    return {"ROWS": ROWS, "KEYS": max(SMALLEST, min(KEYS, triton.next_power_of_2(keys))), "WIDTH": WIDTHS[dtype]}
 
 
 def variants() -> Iterator[Variant]:

@@ -62,14 +62,15 @@ def variants() -> Iterator[Variant]:
             yield from module.variants()
 
 
-def compiled(target: str) -> Iterator[Row]:
-    """A row for every variant, as it is compiled for one of `TARGETS`."""
+def compiled(target: str, only: str = "") -> Iterator[Row]:
+    """A row for every variant whose name has `only` in it, as it is compiled for one of `TARGETS`."""
     if is_interpreting():
         raise RuntimeError("Triton's interpreter is on, which compiles nothing; unset SAGE_SNN_KERNELS")
     if target not in TARGETS:
         raise ValueError(f"no target {target!r}; choose from {', '.join(TARGETS)}")
     for variant in variants():
-        yield _row(variant, target)
+        if only in variant.name:
+            yield _row(variant, target)
 
 
 def _row(variant: Variant, target: str) -> Row:
