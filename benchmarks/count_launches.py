@@ -5,8 +5,8 @@
 
 CPU tensors go through Triton's interpreter, and a dispatch mode sees what torch would launch. A launch moves every
 tensor it is given and every one it makes once; what it finds in a cache, or reads again, is not known here. Bytes are
-told of our operators and of torch's normalisation, whose tensors grow with the batch (but for sums of few values): those
-of a small batch are scaled to 128 images.
+told of our operators and of torch's normalisation, whose tensors grow with the batch (but for short sums): those of a
+small batch are scaled to 128 images.
 """
 
 import argparse
@@ -146,11 +146,12 @@ def table(counting: Counting, batch: int) -> str:
             calls = counting.calls[name] or counting.launches[name]
             told = f"{gigabytes[name]:.2f}" if name in ours or name in neurons else ""
             lines.append(f"| `{name}` | {calls} | {counting.launches[name]} | {told} |")
+    launched = [sum(counting.launches[name] for name in names) for names in (ours, rest)]
+    moved_by_neurons = sum(gigabytes[name] for name in neurons)
+    lines += ["", f"launches: {launched[0]} of our operators, {launched[1]} of torch's"]
     lines += [
-        "",
-        f"our operators: {sum(counting.launches[name] for name in ours)} launches; "
-        f"torch's: {sum(counting.launches[name] for name in rest)}; "
-        f"neurons and BatchNorm: {sum(gigabytes[name] for name in neurons):.1f} GB; waits for the device: {dict(counting.waits) or 'none'}",
+        f"neurons and BatchNorm: {moved_by_neurons:.1f} GB",
+        f"waits for the device: {dict(counting.waits) or 'none'}",
     ]
     return "\n".join(lines)
 
