@@ -1,14 +1,16 @@
 """Row statistics of the attention map that spiking attention never forms, without keeping the map.
 
 q: (T, B, H, N, K), k: (T, B, H, M, K) with T time steps, B batch, H heads, N queries, M keys, K head width; scores
-S = scale * Q K^T. Where M is another number than N (keys of a coarser map) the twin computes.
-Spikes go to the C++ kernel, which counts coincidences as bits. For anything else, and as its twin, the map of T*B*H*N*N
-entries is made in slices of at most `SLICE` entries and reduced at once.
+S = scale * Q K^T.
+On a CPU spikes go to the C++ kernel, which counts coincidences as bits; where M is another number than N (keys of a
+coarser map) the twin computes. On GPUs the Triton kernel takes any values and numbers of keys. For anything else, the
+entropy of whole maps, and as twin of both, the map of T*B*H*N*M entries is made in slices and reduced at once.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from ctypes import c_double, c_int64
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -17,7 +19,8 @@ from ..compat import precise
 from .calls import ONES, function, pointer
 from .path import path
 
-SLICE = 2**19  # 2 MB of float32: ten such blocks, and what malloc keeps of them, stay below 64 MB
+SLICE = 2**19  # entries: 2 MB of float32; ten such blocks, and what malloc keeps of them, stay below 64 MB
+DEVICE_SLICE = 2**24  # 64 MB: launches count there, and a batch of maps takes a few slices, not hundreds
 
 
 def require_pair(q: Tensor, k: Tensor) -> None:
@@ -32,9 +35,9 @@ def _scores(q: Tensor, k: Tensor, factor: float) -> Iterator[Tensor]:
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32  # Choice: decision 9
     q, k = q.flatten(0, 1), k.flatten(0, 1)
     (_, heads, tokens, width), count = q.shape, k.shape[2]
-    longest = max(tokens, count)
-    images = max(1, SLICE // max(1, heads * longest * max(longest, width)))  # q and k are converted by slices too
-    rows = min(tokens, max(1, SLICE // max(1, heads * count)))
+    longest, entries = max(tokens, count), SLICE if q.device.type == "cpu" else DEVICE_SLICE
+    images = max(1, entries // max(1, heads * longest * max(longest, width)))  # q and k are converted by slices too
+    rows = min(tokens, max(1, entries // max(1, heads * count)))
     for first in range(0, len(q), images):
         keys = k[first : first + images].to(dtype).transpose(-1, -2).mul(factor)
         for row in range(0, tokens, rows):
@@ -132,21 +135,40 @@ def _counted(
     sums /= times * batch * tokens
     sums[0] /= math.log(tokens)
     sums.clamp_(0, 1)  # rounding alone leads out of it
-    return sums[0], sums[1]
+    return sums[0].clone(), sums[1].clone()
+
+
+def _triton(q: Tensor, k: Tensor, factors: Sequence[float]) -> ModuleType | None:
+    """The Triton kernels, or None if they cannot take q and k."""
+    if not (path(q) == path(k) == "Triton" and all(map(math.isfinite, factors))):
+        return None
+    require_pair(q, k)
+    from .gpu import attention  # not before a device asks for it: Triton need not be there
+
+    return attention if attention.takes(q, k) else None
+
+
+def _statistics(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor, Tensor] | None:
+    """Entropy and Gini impurity (S, H) by a kernel, or None: then the twin must."""
+    kernels = _triton(q, k, factors)
+    return _counted(q, k, factors) if kernels is None else kernels.statistics(q, k, factors)
 
 
 @torch.library.custom_op("sage_snn::entropy", mutates_args=())
 def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
     """Normalised entropy per head (H,), float64: over the keys of each query row, or over the whole map."""
-    counted = None if whole_map else _counted(q, k, [scale / temperature])
-    return entropy_twin(q, k, scale, temperature, whole_map) if counted is None else counted[0][0].clone()
+    found = None if whole_map else _statistics(q, k, [scale / temperature])
+    return entropy_twin(q, k, scale, temperature, whole_map) if found is None else found[0][0]
 
 
 @torch.library.custom_op("sage_snn::row_entropy", mutates_args=())
 def row_entropy(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     """Normalised entropy over the keys of each query row, (T, B, H, N) float64: `entropy` is its mean per head."""
+    factor = scale / temperature
+    if (kernels := _triton(q, k, [factor])) is not None:
+        return kernels.row_entropy(q, k, factor)
     rows = torch.empty(q.shape[:4], dtype=torch.float64) if path(q) == "C++" else None
-    if rows is None or _counted(q, k, [scale / temperature], rows) is None:
+    if rows is None or _counted(q, k, [factor], rows) is None:
         return row_entropy_twin(q, k, scale, temperature)
     return rows.div_(math.log(q.shape[3])).clamp_(0, 1)
 
@@ -154,16 +176,16 @@ def row_entropy(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tenso
 @torch.library.custom_op("sage_snn::gini", mutates_args=())
 def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     """Gini impurity 1 - sum p^2 per head (H,), float64, averaged over query rows."""
-    counted = _counted(q, k, [scale / temperature])
-    return gini_twin(q, k, scale, temperature) if counted is None else counted[1][0].clone()
+    found = _statistics(q, k, [scale / temperature])
+    return gini_twin(q, k, scale, temperature) if found is None else found[1][0]
 
 
 @torch.library.custom_op("sage_snn::attention_statistics", mutates_args=())
 def attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
     """Entropy over keys and Gini impurity, each (S, H) float64, of S temperatures from one pass over the spikes."""
-    counted = _counted(q, k, [scale / temperature for temperature in temperatures])
-    if counted is not None:
-        return counted[0].clone(), counted[1].clone()
+    found = _statistics(q, k, [scale / temperature for temperature in temperatures])
+    if found is not None:
+        return found
     return (
         torch.stack([entropy_twin(q, k, scale, temperature) for temperature in temperatures]),
         torch.stack([gini_twin(q, k, scale, temperature) for temperature in temperatures]),

@@ -1,6 +1,13 @@
-"""Spikes as bits, 64 to a word: a thirty-second of float32, for what has to be kept between forward and backward."""
+"""Spikes as bits, 64 to a word: a thirty-second of float32, for what has to be kept between forward and backward.
 
+On a CPU every value is looked at. On a GPU that would wait for the device, so there only what a firing kernel wrote,
+and nobody changed since, is taken for spikes: `mark_spikes` remembers it by the memory in which it lies.
+"""
+
+import math
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -13,9 +20,33 @@ _WORD = 64
 _WORTH_PACKING = 4096  # values; below, the call costs more than the memory is worth
 
 
+_marked: WeakKeyDictionary[torch.UntypedStorage, tuple[torch.dtype, int]] = WeakKeyDictionary()
+
+
+def mark_spikes(spikes: Tensor) -> None:
+    """Say that a kernel has just filled this tensor with zeros and ones; heard on GPUs only."""
+    if torch.compiler.is_compiling() or path(spikes) != "Triton" or spikes.is_inference():
+        return
+    memory = spikes.untyped_storage()
+    if spikes.numel() * spikes.element_size() == memory.nbytes():  # nothing else is in it
+        _marked[memory] = spikes.dtype, version_of(spikes)
+
+
+def are_marked(tensor: Tensor) -> bool:
+    """Is it, or is it a view of, what was marked, and not changed since?"""
+    if torch.compiler.is_compiling() or path(tensor) != "Triton" or tensor.is_inference():
+        return False
+    return _marked.get(tensor.untyped_storage()) == (tensor.dtype, version_of(tensor))
+
+
 def pack_bits(spikes: Tensor) -> Tensor | None:
-    """Bits (words,) int64 of spikes of any shape, in contiguous order; None if a value is neither 0 nor 1."""
+    """Bits (words,) int64 of spikes of any shape, in contiguous order; None if a value is neither 0 nor 1.
+
+    On a GPU without a look at the values: None if the tensor is not known to be spikes.
+    """
     words = -(-spikes.numel() // _WORD)
+    if path(spikes) == "Triton":
+        return _triton().pack(spikes) if are_marked(spikes) else None
     if path(spikes) == "twin" or spikes.dtype not in ONES:
         return _pack_twin(spikes.detach(), words)
     values = spikes.detach().contiguous()
@@ -26,15 +57,20 @@ def pack_bits(spikes: Tensor) -> Tensor | None:
 
 def unpack_bits(packed: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """Spikes of the given shape and dtype, contiguous."""
-    count = 1
-    for size in shape:
-        count *= size
+    if path(packed) == "Triton":
+        return _triton().unpack(packed, shape, dtype)
     if path(packed) == "twin" or dtype not in SUFFIX:
         bits = torch.arange(_WORD, device=packed.device)
-        return (packed.unsqueeze(-1) >> bits & 1).flatten()[:count].to(dtype).view(shape)
+        return (packed.unsqueeze(-1) >> bits & 1).flatten()[: math.prod(shape)].to(dtype).view(shape)
     spikes = torch.empty(shape, dtype=dtype)
-    function("sage_unpack_bits", dtype)(packed.data_ptr(), count, spikes.data_ptr(), torch.get_num_threads())
+    function("sage_unpack_bits", dtype)(packed.data_ptr(), spikes.numel(), spikes.data_ptr(), torch.get_num_threads())
     return spikes
+
+
+def _triton() -> ModuleType:
+    from .gpu import bits  # not before a device asks for it: Triton need not be there
+
+    return bits
 
 
 def _pack_twin(spikes: Tensor, words: int) -> Tensor | None:
@@ -48,7 +84,7 @@ def _pack_twin(spikes: Tensor, words: int) -> Tensor | None:
 def spikes_as_bits(x: Tensor) -> AbstractContextManager[object]:
     """Inside, whatever autograd keeps for backward and consists of zeros and ones is kept as bits.
 
-    On a CPU with the compiled kernels only, where packing costs less than the memory it saves; x tells the device.
+    With kernels only, where packing costs less than the memory it saves; x tells the device.
     Not inside activation checkpointing or other hooks on what is kept, which would then see nothing to keep.
     """
     if path(x) == "twin" or torch.compiler.is_compiling() or has_saved_tensor_hooks():
@@ -62,7 +98,8 @@ _Kept = tuple[Tensor, int]  # detached, or an output would keep its own graph al
 
 def _packed(tensor: Tensor) -> _Kept | _Packed:
     is_parameter = tensor.is_leaf and tensor.requires_grad
-    if is_parameter or tensor.dtype not in SUFFIX or tensor.numel() < _WORTH_PACKING:
+    has_kernel = tensor.dtype in SUFFIX or path(tensor) == "Triton"
+    if is_parameter or not has_kernel or tensor.numel() < _WORTH_PACKING:
         return tensor.detach(), version_of(tensor)
     order = memory_order(tensor)  # nothing has to be copied to be packed, and what comes back lies as it did
     as_it_lies = tensor.permute(order)

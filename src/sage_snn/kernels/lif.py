@@ -25,6 +25,7 @@ from .arguments import (
     runs_natively,
     wants_gradients,
 )
+from .bits import mark_spikes
 from .calls import SHAPE_CODES, function, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
 from .layout import Layout
@@ -183,6 +184,7 @@ def lif(
         made = torch.ops.sage_snn.lif(currents, v, **forward_options(membrane.numbers, threshold, tau, near))
     if watch.membranes is not None:
         watch.membranes(made[2])
+    mark_spikes(made[0])
     return made[:2]
 
 

@@ -27,6 +27,7 @@ from .arguments import (
     runs_natively,
     wants_gradients,
 )
+from .bits import mark_spikes
 from .calls import SHAPE_CODES, function, pointer, register
 from .lif import lif_twin
 from .membrane import UNWATCHED, Membrane, Watch, require_constants
@@ -112,6 +113,7 @@ def norm_lif(
         options = forward_options(membrane.numbers, threshold, tau, near)
         made = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **options)
     spikes, mean, var, seen = made
+    mark_spikes(spikes)
     if training:
         keep_statistics(x, mean, var, running_mean, running_var, momentum)
     if watch.membranes is not None:

@@ -1,4 +1,4 @@
-"""Max pooling as spiking stems have it, 3 x 3 every two pixels: a C++ kernel; its twin is torch's own.
+"""Max pooling as spiking stems have it, 3 x 3 every two pixels: kernels in C++ and Triton; their twin is torch's own.
 
 x: (N, C, H, W) with channels last in memory. Backward needs one byte per output.
 """
@@ -10,17 +10,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .bits import are_marked, mark_spikes
 from .calls import SUFFIX, function, register
 from .path import path
+
+_DTYPES = {"C++": tuple(SUFFIX), "Triton": (torch.float32, torch.float16, torch.bfloat16), "twin": ()}
 
 
 def spike_pool(x: Tensor) -> Tensor:
     """(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2), in the memory order of x."""
     if not x.numel() or not _runs_natively(x):
         return F.max_pool2d(x, 3, stride=2, padding=1)
-    if torch.is_grad_enabled() and x.requires_grad:
-        return NativePool.apply(x)  # pyright: ignore[reportReturnType]
-    return torch.ops.sage_snn.pool(x)[0]
+    wants_gradient = torch.is_grad_enabled() and x.requires_grad
+    largest: Any = NativePool.apply(x) if wants_gradient else torch.ops.sage_snn.pool(x)[0]
+    if are_marked(x):
+        mark_spikes(largest)
+    return largest
 
 
 class NativePool(torch.autograd.Function):
@@ -44,9 +49,8 @@ class NativePool(torch.autograd.Function):
 
 def _runs_natively(x: Tensor) -> bool:
     return (
-        path(x) == "C++"
+        x.dtype in _DTYPES[path(x)]
         and x.ndim == 4
-        and x.dtype in SUFFIX
         and not x.is_contiguous()
         and x.is_contiguous(memory_format=torch.channels_last)
     )
