@@ -278,6 +278,20 @@ def bench(
     run_bench(out, quick=quick, compiled=compiled)
 
 
+@app.command()
+def doctor(
+    target: Annotated[
+        str | None,
+        typer.Option("--compile", help="compile every GPU kernel for it instead; no GPU is needed", metavar="sm_90"),
+    ] = None,
+) -> None:
+    """Which code runs on this machine, why, and whether it is right: every operator beside its twin; seconds."""
+    from .doctor.screen import compile_for, examine
+
+    if not (examine() if target is None else compile_for(target)):
+        raise typer.Exit(1)
+
+
 def _show(result: Any, as_json: bool) -> None:
     if as_json:
         import json
@@ -295,6 +309,8 @@ def main() -> None:
         app()
     except Exception as error:
         # By name: importing the classes would load torch before every command.
-        if {"RecipeError", "RunError", "DataError", "ExportError"} & {kind.__name__ for kind in type(error).__mro__}:
+        if {"RecipeError", "RunError", "DataError", "ExportError", "DoctorError"} & {
+            kind.__name__ for kind in type(error).__mro__
+        }:
             sys.exit(f"error: {error}")
         raise

@@ -1,7 +1,6 @@
 """All measurements in order, with a bar, a table, JSON and a picture of the growth curves."""
 
 import json
-import platform
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from ..kernels import status
 from ..kernels.memory import keep_freed_memory
+from ..machine import processor, vectors
 from . import measures
 from .measures import LARGE, MIDDLE, RESNET, SMALL, Row
 from .policies import policies
@@ -67,7 +67,7 @@ def environment() -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
-        "processor": _processor(),
+        "processor": f"{processor()}, {vectors()}",
         "threads": torch.get_num_threads(),
         "kernels": status(),
         "versions": {name: version(name) for name in ("sage-snn", "torch", "spikingjelly")},
@@ -134,11 +134,3 @@ def _short(name: str, size: str) -> str:
     mark = wanted[name]
     part = next(part for part in parts.values() if mark in part)
     return part.split(" ")[0] if mark == "tokens" else part.partition(mark)[2]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
