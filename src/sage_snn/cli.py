@@ -271,11 +271,18 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="write the rows as JSON, and without --quick a picture beside it")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, ...; default: the accelerator if there is one", show_default=False)
+    ] = None,
 ) -> None:
     """Training step, memory, overhead and inference against SpikingJelly, contestants taking turns."""
     from .bench.bench import run_bench
+    from .machine import devices
 
-    run_bench(out, quick=quick, compiled=compiled)
+    known = {found.type: found for found in devices()}
+    if device is not None and device not in known:
+        raise typer.BadParameter(f"{device} is not here; choose from {', '.join(known)}")
+    run_bench(out, quick=quick, compiled=compiled, device=device or list(known)[-1])
 
 
 @app.command()

@@ -3,6 +3,8 @@
 import platform
 from pathlib import Path
 
+import torch
+
 # Flags of /proc/cpuinfo and what people call them, the best first.
 _VECTORS = {
     "avx512_vnni": "AVX-512 with VNNI",
@@ -23,6 +25,20 @@ def vectors() -> str:
     """The widest vector instructions that it has, or "vectors unknown"."""
     flags = set((_line("flags") or _line("Features")).split())
     return next((words for flag, words in _VECTORS.items() if flag in flags), "vectors unknown")
+
+
+def devices() -> list[torch.device]:
+    """The CPU, and the accelerator if there is one."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
+
+
+def device_name(device: torch.device) -> str:
+    """What people call it."""
+    if device.type != "cuda":
+        return str(device)
+    properties = torch.cuda.get_device_properties(device)
+    return f"{device} ({properties.name}, {properties.total_memory / 2**30:.0f} GB)"
 
 
 def _line(name: str) -> str:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..kernels import status
 from ..kernels.gpu.available import is_interpreting
-from ..machine import processor, vectors
+from ..machine import device_name, devices, processor, vectors
 from .operators import Diagnosis, diagnose
 
 PACKAGES = ("sage-snn", "torch", "triton", "spikingjelly", "timm", "lightning", "numpy")
@@ -27,7 +27,7 @@ def examine() -> bool:
     console = Console()
     for name, words in _facts():
         console.print(f"{name:<10}{words}", highlight=False, markup=False, soft_wrap=True)
-    diagnoses = [diagnosis for device in _devices() for diagnosis in diagnose(device)]
+    diagnoses = [diagnosis for device in devices() for diagnosis in diagnose(device)]
     console.print(_table(diagnoses))
     wrong = [diagnosis for diagnosis in diagnoses if not diagnosis.is_right]
     for diagnosis in wrong:
@@ -70,7 +70,7 @@ def _facts() -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)),
         ("python", f"{platform.python_version()} on {platform.platform()}"),
         ("processor", f"{processor()}, {vectors()}, {threads}"),
-        ("devices", ", ".join(_named(device) for device in _devices())),
+        ("devices", ", ".join(device_name(device) for device in devices())),
         ("kernels", status()),
     ]
 
@@ -80,19 +80,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "missing"
-
-
-def _devices() -> list[torch.device]:
-    """The CPU, and the accelerator if there is one."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return [torch.device("cpu"), *([] if accelerator is None else [accelerator])]
-
-
-def _named(device: torch.device) -> str:
-    if device.type != "cuda":
-        return str(device)
-    properties = torch.cuda.get_device_properties(device)
-    return f"{device} ({properties.name}, {properties.total_memory / 2**30:.0f} GB)"
 
 
 def _table(diagnoses: list[Diagnosis]) -> Table:
