@@ -5,11 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from sage_snn.bench import bench, measures, policies
+from sage_snn.bench import bench, gpu, measures, policies
 from sage_snn.bench.contestants import Size, Unit
 from sage_snn.bench.resnet import ResNetSize
 from sage_snn.bench.timing import Timing, alternate
+from sage_snn.cli import app
 from sage_snn.kernels import native, switched_off
 from sage_snn.recipes import POLICIES
 
@@ -55,6 +57,28 @@ def test_ratios_are_to_spikingjelly_in_the_same_run(rows, contestants):
     peer = next(row for row in found if row.contestant == "SpikingJelly")
     assert peer.ratio == 1.0
     assert [row.ratio for row in found] == [peer.minimum / row.minimum for row in found]
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+def test_the_steps_for_a_gpu_run_on_a_cpu_too(monkeypatch, half):
+    monkeypatch.setattr(gpu, "MODES", {})  # compiling has tests of its own, and takes minutes
+    found = list(gpu.training((TINY,), 1, half=half))
+    names = ["SpikingJelly", "SpikingJelly, channels last", "ours", "ours with SAGE", "ours, torch twin"]
+    assert [row.contestant for row in found] == names
+    assert all(row.minimum > 0 for row in found)
+
+
+def test_networks_and_data_are_made_on_the_device_that_is_measured():
+    with torch.device("meta"):
+        assert {p.device.type for p in TINY.ours().parameters()} == {"meta"}
+        assert {p.device.type for p in TINY.theirs().parameters()} == {"meta"}
+        assert [t.device.type for t in TINY.data()] == ["meta", "meta"]
+
+
+def test_a_device_that_is_not_here_is_refused():
+    result = CliRunner().invoke(app, ["bench", "--device", "warp"])
+    assert result.exit_code == 2
+    assert "warp is not here; choose from cpu" in " ".join(result.output.replace("│", " ").split())
 
 
 def test_the_pair_that_is_measured_is_the_same_on_both_sides_and_fused_on_ours():

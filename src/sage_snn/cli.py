@@ -287,11 +287,32 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="write the rows as JSON, and without --quick a picture beside it")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, ...; default: the accelerator if there is one", show_default=False)
+    ] = None,
 ) -> None:
     """Training step, memory, overhead and inference against SpikingJelly, contestants taking turns."""
     from .bench.bench import run_bench
+    from .machine import devices
 
-    run_bench(out, quick=quick, compiled=compiled)
+    known = {found.type: found for found in devices()}
+    if device is not None and device not in known:
+        raise typer.BadParameter(f"{device} is not here; choose from {', '.join(known)}")
+    run_bench(out, quick=quick, compiled=compiled, device=device or list(known)[-1])
+
+
+@app.command()
+def doctor(
+    target: Annotated[
+        str | None,
+        typer.Option("--compile", help="compile every GPU kernel for it instead; no GPU is needed", metavar="sm_90"),
+    ] = None,
+) -> None:
+    """Which code runs on this machine, why, and whether it is right: every operator beside its twin; seconds."""
+    from .doctor.screen import compile_for, examine
+
+    if not (examine() if target is None else compile_for(target)):
+        raise typer.Exit(1)
 
 
 def _show(result: Any, as_json: bool) -> None:
@@ -311,6 +332,8 @@ def main() -> None:
         app()
     except Exception as error:
         # By name: importing the classes would load torch before every command.
-        if {"RecipeError", "RunError", "DataError", "ExportError"} & {kind.__name__ for kind in type(error).__mro__}:
+        if {"RecipeError", "RunError", "DataError", "ExportError", "DoctorError"} & {
+            kind.__name__ for kind in type(error).__mro__
+        }:
             sys.exit(f"error: {error}")
         raise

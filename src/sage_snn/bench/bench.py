@@ -1,7 +1,6 @@
 """All measurements in order, with a bar, a table, JSON and a picture of the growth curves."""
 
 import json
-import platform
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
@@ -16,13 +15,19 @@ from rich.table import Table
 
 from ..kernels import status
 from ..kernels.memory import keep_freed_memory
-from . import measures
+from ..machine import device_name, processor, vectors
+from . import gpu, measures
 from .measures import LARGE, MIDDLE, RESNET, SMALL, Row
 from .policies import policies
 
 
-def run_bench(out: Path | None, *, quick: bool, compiled: bool = False) -> list[Row]:
-    """Measure, print the table, and write it to `out` (JSON; a picture of the growth curves beside it)."""
+def run_bench(out: Path | None, *, quick: bool, compiled: bool = False, device: str = "cpu") -> list[Row]:
+    """Measure on a device, print the table, and write it to `out` (JSON; a picture of the growth curves beside it)."""
+    with torch.device(device):  # networks and data are made there
+        return _run_bench(out, quick, compiled)
+
+
+def _run_bench(out: Path | None, quick: bool, compiled: bool) -> list[Row]:
     keep_freed_memory()  # for all contestants alike, as in training
     console = Console()
     console.print("\n".join(environment_lines()), highlight=False)
@@ -47,6 +52,9 @@ def run_bench(out: Path | None, *, quick: bool, compiled: bool = False) -> list[
 
 def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
     repetitions = 7
+    if torch.get_default_device().type != "cpu":
+        yield from gpu.plan(quick, repetitions)
+        return
     sizes = (SMALL,) if quick else (SMALL, MIDDLE, LARGE)
     yield "training step", measures.training(sizes, repetitions, compiled=compiled)
     resnet = measures.training((RESNET,), repetitions, measure="training step of ResNet-19", compiled=compiled)
@@ -67,8 +75,9 @@ def environment() -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
-        "processor": _processor(),
+        "processor": f"{processor()}, {vectors()}",
         "threads": torch.get_num_threads(),
+        "device": device_name(torch.get_default_device()),
         "kernels": status(),
         "versions": {name: version(name) for name in ("sage-snn", "torch", "spikingjelly")},
     }
@@ -78,7 +87,8 @@ def environment_lines() -> list[str]:
     """The same in words."""
     facts = environment()
     versions = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
-    return [f"{facts['processor']}, {facts['threads']} threads; {versions}", f"kernels {facts['kernels']}"]
+    machine = f"{facts['processor']}, {facts['threads']} threads, {facts['device']}"
+    return [f"{machine}; {versions}", f"kernels {facts['kernels']}"]
 
 
 def tables(rows: list[Row]) -> Iterator[Table]:
@@ -134,11 +144,3 @@ def _short(name: str, size: str) -> str:
     mark = wanted[name]
     part = next(part for part in parts.values() if mark in part)
     return part.split(" ")[0] if mark == "tokens" else part.partition(mark)[2]
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

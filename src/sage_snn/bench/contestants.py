@@ -42,9 +42,11 @@ class Contest(Protocol):
 
 def random_data(batch: int, image: int) -> tuple[Tensor, Tensor]:
     """Images and labels, always the same."""
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(batch, 3, image, image, generator=generator)
-    return images, torch.randint(0, 10, (batch,), generator=generator)
+    generator = torch.Generator("cpu").manual_seed(0)
+    images = torch.randn(batch, 3, image, image, generator=generator, device="cpu")
+    labels = torch.randint(0, 10, (batch,), generator=generator, device="cpu")
+    device = torch.get_default_device()
+    return images.to(device), labels.to(device)
 
 
 @dataclass(frozen=True)
@@ -91,14 +93,17 @@ class Size:
         )
 
 
-def training_step(model: nn.Module, size: Contest, after: Callable[[], None] = lambda: None) -> Callable[[], None]:
-    """Forward, loss, backward; `after` is a policy's step."""
+def training_step(
+    model: nn.Module, size: Contest, after: Callable[[], None] = lambda: None, *, half: bool = False
+) -> Callable[[], None]:
+    """Forward, loss, backward; `after` is a policy's step, `half` runs the forward pass in bfloat16 by autocast."""
     images, labels = size.data()
 
     def step() -> None:
-        logits = model(images)
-        logits = logits.mean(0) if logits.ndim == 3 else logits
-        F.cross_entropy(logits, labels).backward()
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=half):
+            logits = model(images)
+            logits = logits.mean(0) if logits.ndim == 3 else logits
+        F.cross_entropy(logits.float(), labels).backward()
         model.zero_grad()
         after()
         functional.reset_net(model)
@@ -153,9 +158,10 @@ class Unit:
 
 def unit_step(pair: nn.Module, unit: Unit, *, channels_last: bool = False) -> Callable[[], None]:
     """Forward and backward of the pair alone; our networks keep channels last in memory, others tokens."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     shape = (unit.time_steps, unit.batch, unit.channels, unit.tokens)
-    x, grad = (torch.randn(shape, generator=generator) for _ in range(2))
+    drawn = (torch.randn(shape, generator=generator, device="cpu") for _ in range(2))
+    x, grad = (values.to(torch.get_default_device()) for values in drawn)
     if channels_last:
         x, grad = (t.movedim(2, -1).contiguous().movedim(-1, 2) for t in (x, grad))
     x.requires_grad_()

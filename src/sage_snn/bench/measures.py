@@ -46,14 +46,15 @@ def training(
         ours, twin = size.ours(), training_step(size.ours(), size)
         contestants = {
             "SpikingJelly": training_step(size.theirs(), size),
-            "SpikingJelly, channels last": training_step(_channels_last(size.theirs()), size),
+            "SpikingJelly, channels last": training_step(channels_last(size.theirs()), size),
             "SpikingJelly, accelerated": training_step(accelerate(size.theirs()), size),
             "ours": training_step(ours, size),
-            "ours, torch twin": _inside(switched_off, twin),
+            "ours, torch twin": inside(switched_off, twin),
         }
         if compiled:
-            contestants |= _compiled({"SpikingJelly": size.theirs(), "ours": size.ours()}, size)
-        yield from _rows(measure, str(size), alternate(contestants, repetitions))
+            models = {"SpikingJelly": size.theirs(), "ours": size.ours()}
+            contestants |= compiled_steps(models, size, "torch.compile")
+        yield from rows(measure, str(size), alternate(contestants, repetitions))
 
 
 def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
@@ -63,9 +64,9 @@ def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
             "SpikingJelly": unit_step(unit.theirs(), unit),
             "ours": unit_step(unit.ours(), unit),
             "ours, channels last": unit_step(unit.ours(), unit, channels_last=True),
-            "ours, torch twin": _inside(switched_off, unit_step(unit.ours(), unit)),
+            "ours, torch twin": inside(switched_off, unit_step(unit.ours(), unit)),
         }
-        yield from _rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions, calls=10))
+        yield from rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions, calls=10))
 
 
 def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
@@ -84,7 +85,7 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
         with SAGE(model, warmup_steps=0) as sage:
             plain, step = training_step(model, size), training_step(model, size, sage.step)
             step()
-            parts = {"plain step": _inside(sage.paused, plain), "step with SAGE": step}
+            parts = {"plain step": inside(sage.paused, plain), "step with SAGE": step}
             times = alternate(parts | alone, repetitions)
         whole = times["plain step"].minimum
         for name in alone:
@@ -106,7 +107,7 @@ def _spikes_of(model: nn.Module, size: Size) -> list[tuple[Source, tuple[Any, ..
 
 def _statistic(spikes: list[tuple[Source, tuple[Any, ...]]], signal: Signal, times: int) -> Callable[[], None]:
     """Reads the signal of all blocks from spikes that are there already."""
-    taps = [Tap(source, signal, torch.device("cpu"), times) for source, _ in spikes]
+    taps = [Tap(source, signal, torch.get_default_device(), times) for source, _ in spikes]
     for tap in taps:
         tap.remove()  # timed alone, so it must not listen to the steps
 
@@ -130,11 +131,11 @@ def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
         ours = settled(size.ours(), size)
         contestants = {
             "SpikingJelly": inference(settled(size.theirs(), size), size),
-            "SpikingJelly, channels last": inference(_channels_last(settled(size.theirs(), size)), size),
+            "SpikingJelly, channels last": inference(channels_last(settled(size.theirs(), size)), size),
             "ours": inference(ours, size),
             "ours, fused": inference(fuse(ours), size),
         }
-        for row in _rows("inference", str(size), alternate(contestants, repetitions)):
+        for row in rows("inference", str(size), alternate(contestants, repetitions)):
             yield Row(**{**vars(row), "note": f"{size.batch / row.minimum:.1f} images/s"})
 
 
@@ -168,41 +169,46 @@ def growth(repetitions: int) -> Iterator[Row]:
                 "ours": training_step(ours, size),
                 "ours with SAGE": training_step(controlled, size, sage.step),
             }
-            yield from _rows(f"growth with {name}", str(size), alternate(contestants, repetitions))
+            yield from rows(f"growth with {name}", str(size), alternate(contestants, repetitions))
             sage.remove()
 
 
-def _channels_last(model: nn.Module) -> nn.Module:
+def channels_last(model: nn.Module) -> nn.Module:
     """The layout in which ours computes."""
     return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
-def _rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
+def rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
+    """A row per contestant, beside SpikingJelly."""
     peer = times["SpikingJelly"].minimum
     for name, timing in times.items():
         yield Row(measure, size, name, timing.minimum, timing.median, "s", peer / timing.minimum)
 
 
-def _compiled(models: dict[str, nn.Module], size: Contest) -> dict[str, Callable[[], None]]:
+def compiled_steps(
+    models: dict[str, nn.Module], size: Contest, way: str, *, half: bool = False, **options: Any
+) -> dict[str, Callable[[], None]]:
     """Steps under torch.compile; a model with which that fails is left out, and named."""
     steps: dict[str, Callable[[], None]] = {}
     for name, model in models.items():
-        step = training_step(torch.compile(model), size)  # type: ignore[arg-type]
+        step = training_step(torch.compile(model, **options), size, half=half)  # type: ignore[arg-type]
         try:
             step()
         except Exception as error:  # whatever the compiler trips over
-            print(f"torch.compile fails with {name}, {size}, so it does not take part: {type(error).__name__}")
+            print(f"{way} fails with {name}, {size}, so it does not take part: {type(error).__name__}")
         else:
-            steps[f"{name}, torch.compile"] = step
+            steps[f"{name}, {way}"] = step
     return steps
 
 
-def _inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[], None]:
-    def inside() -> None:
+def inside(context: Callable[[], Any], run: Callable[[], None]) -> Callable[[], None]:
+    """A contestant that runs in a context of its own."""
+
+    def run_inside() -> None:
         with context():
             run()
 
-    return inside
+    return run_inside
 
 
 def _peak(kind: str, size: Size | ResNetSize) -> float:

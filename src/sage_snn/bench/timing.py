@@ -5,6 +5,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+
+ON_CPU, ON_DEVICE = 1, 3  # rounds to warm up: on a device kernels are compiled, and libraries choose theirs
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -28,16 +32,32 @@ class Timing:
 
 
 def alternate(contestants: Mapping[str, Callable[[], object]], repetitions: int, calls: int = 1) -> dict[str, Timing]:
-    """Time each in turn, `repetitions` times around, after one round to warm up.
+    """Time each in turn, `repetitions` times around, after the rounds to warm up, on the default device.
 
     What takes milliseconds is called several times in a turn, or it would meet the caches that the others left.
     """
+    device = torch.get_default_device()
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for round_number in range(repetitions + 1):
+    for _ in range(ON_CPU if device.type == "cpu" else ON_DEVICE):
+        for run in contestants.values():
+            _seconds(run, calls, device)
+    for _ in range(repetitions):
         for name, run in contestants.items():
-            started = time.perf_counter()
-            for _ in range(calls):
-                run()
-            if round_number:
-                seconds[name].append((time.perf_counter() - started) / calls)
+            seconds[name].append(_seconds(run, calls, device) / calls)
     return {name: Timing(tuple(s)) for name, s in seconds.items()}
+
+
+def _seconds(run: Callable[[], object], calls: int, device: torch.device) -> float:
+    """By the clock of the host, or by events on the device, which works behind it."""
+    if device.type == "cpu":
+        started = time.perf_counter()
+        for _ in range(calls):
+            run()
+        return time.perf_counter() - started
+    start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(calls):
+        run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3

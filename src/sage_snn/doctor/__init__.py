@@ -1,0 +1,1 @@
+"""What this machine runs, and whether it is right: `sage-snn doctor`."""

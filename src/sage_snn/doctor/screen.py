@@ -1,0 +1,95 @@
+"""One screen about this machine: versions, devices, compiler, and every operator beside its twin."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from ..kernels import status
+from ..kernels.gpu.available import is_interpreting
+from ..machine import device_name, devices, processor, vectors
+from .operators import Diagnosis, diagnose
+
+PACKAGES = ("sage-snn", "torch", "triton", "spikingjelly", "timm", "lightning", "numpy")
+
+
+class DoctorError(RuntimeError):
+    """What was asked for cannot be done here, and the cure."""
+
+
+def examine() -> bool:
+    """Print the screen; whether every operator agrees with its twin."""
+    console = Console()
+    for name, words in _facts():
+        console.print(f"{name:<10}{words}", highlight=False, markup=False, soft_wrap=True)
+    diagnoses = [diagnosis for device in devices() for diagnosis in diagnose(device)]
+    console.print(_table(diagnoses))
+    wrong = [diagnosis for diagnosis in diagnoses if not diagnosis.is_right]
+    for diagnosis in wrong:
+        console.print(
+            f"{diagnosis.operator} on {diagnosis.device} is WRONG; until it is mended, set SAGE_SNN_KERNELS=off",
+            style="bold red",
+        )
+    if not wrong:
+        console.print("every operator agrees with its twin in plain torch (flipped: share of spikes; error: relative)")
+    return not wrong
+
+
+def compile_for(target: str) -> bool:
+    """Compile every Triton kernel for a kind of device, which need not be here; whether all are as they should be."""
+    try:
+        from ..kernels.gpu.compiled import TARGETS, compiled
+    except ImportError:
+        raise DoctorError("Triton, which compiles the GPU kernels, is missing; pip install triton") from None
+    if target not in TARGETS:
+        raise DoctorError(f"no kind of device is called {target!r}; choose from {', '.join(TARGETS)}")
+    if is_interpreting():
+        raise DoctorError("Triton's interpreter is on, which compiles nothing; unset SAGE_SNN_KERNELS")
+    table = Table(title=f"Triton kernels for {target}", title_justify="left", box=SIMPLE_HEAD)
+    table.add_column("kernel")
+    for name in ("registers", "spilled, bytes", "shared, bytes", "widest load, bytes"):
+        table.add_column(name, justify="right")
+    table.add_column("problems")
+    right = True
+    for row in track(compiled(target), "compiling", console=Console(stderr=True), transient=True):
+        numbers = row.registers, row.spilled, row.shared, max(row.loads, default=0)
+        table.add_row(row.variant.name, *map(str, numbers), "; ".join(row.problems) or "none")
+        right = right and not row.problems
+    Console().print(table)
+    return right
+
+
+def _facts() -> list[tuple[str, str]]:
+    threads = f"{os.cpu_count()} cores, threads in use: {torch.get_num_threads()}"
+    return [
+        ("versions", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)),
+        ("python", f"{platform.python_version()} on {platform.platform()}"),
+        ("processor", f"{processor()}, {vectors()}, {threads}"),
+        ("devices", ", ".join(device_name(device) for device in devices())),
+        ("kernels", status()),
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _table(diagnoses: list[Diagnosis]) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    for name in ("operator", "device", "path"):
+        table.add_column(name)
+    for name in ("ms", "twin, ms", "flipped", "error"):
+        table.add_column(name, justify="right")
+    for seen in diagnoses:
+        way = seen.path if seen.reason is None else f"{seen.path}: {seen.reason}"
+        numbers = f"{seen.milliseconds:.2f}", f"{seen.twin_milliseconds:.2f}", f"{seen.flips:.2g}", f"{seen.error:.1e}"
+        table.add_row(seen.operator, seen.device, way, *numbers, style=None if seen.is_right else "bold red")
+    return table
