@@ -3,6 +3,7 @@
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
 
 import torch
 from rich.box import SIMPLE_HEAD
@@ -50,18 +51,26 @@ def compile_for(target: str) -> bool:
         raise DoctorError(f"no kind of device is called {target!r}; choose from {', '.join(TARGETS)}")
     if is_interpreting():
         raise DoctorError("Triton's interpreter is on, which compiles nothing; unset SAGE_SNN_KERNELS")
-    table = Table(title=f"Triton kernels for {target}", title_justify="left", box=SIMPLE_HEAD)
+    shown = track(compiled(target), "compiling", console=Console(stderr=True), transient=True)
+    rows = sorted(shown, key=lambda row: row.variant.kernel.__name__)
+    table = Table(title=f"Triton kernels for {target}, in all forms", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("kernel")
-    for name in ("registers", "spilled, bytes", "shared, bytes", "widest load, bytes"):
+    for name in ("forms", "registers", "spilled", "shared", "load"):
         table.add_column(name, justify="right")
-    table.add_column("problems")
-    right = True
-    for row in track(compiled(target), "compiling", console=Console(stderr=True), transient=True):
-        numbers = row.registers, row.spilled, row.shared, max(row.loads, default=0)
-        table.add_row(row.variant.name, *map(str, numbers), "; ".join(row.problems) or "none")
-        right = right and not row.problems
-    Console().print(table)
-    return right
+    for name, group in groupby(rows, key=lambda row: row.variant.kernel.__name__):
+        forms = list(group)
+        most = [max(getattr(row, measure) for row in forms) for measure in ("registers", "spilled", "shared")]
+        widest = min(max(row.loads, default=0) for row in forms)
+        table.add_row(name, *map(str, (len(forms), *most, widest)))
+    console = Console()
+    console.print(table)
+    console.print(
+        "the most registers and bytes of any form; load: the widest of the form that has the narrowest, bytes"
+    )
+    wrong = [row for row in rows if row.problems]
+    for row in wrong:
+        console.print(f"{row.variant.name}: {'; '.join(row.problems)}", style="bold red", highlight=False)
+    return not wrong
 
 
 def _facts() -> list[tuple[str, str]]:

@@ -60,7 +60,10 @@ def norm_lif(
     spikes, seen = torch.empty_like(values), room_for_moments(values, tiles, times, near)
     launch(
         *(fire_kernel, (tiles.count, tiles.blocks), values, spikes),
-        last=None, seen=seen, near=near or 0.0, T=times,
+        last=None,
+        seen=seen,
+        near=near or 0.0,
+        T=times,
         **_normal(weight, bias, mean, var, residual, eps, last),
         **FROM_REST,
         **constants_of(**options),
@@ -92,7 +95,9 @@ def norm_lif_backward(
     results = {"grad_x": grad_x, "grad_residual": None if residual is None else torch.empty_like(values)}
     sums, of_channels = room_for_sums(x, tiles, times, chosen["WANTS"]), room_for_channel_sums(x, tiles)
     shared = {
-        "scratch": room_for_membranes(values, times), "T": times, "SHAPE": shape,
+        "scratch": room_for_membranes(values, times),
+        "T": times,
+        "SHAPE": shape,
         **_normal(weight, bias, mean, var, residual, eps, last),
         **FROM_REST,
         **slopes_of(slope, full, (1, 3, 2) if last else (1, 2, 3), x),
