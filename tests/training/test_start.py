@@ -69,7 +69,7 @@ def test_resume_where_nothing_is_says_that_it_starts_anew(tmp_path, tiny, capfd)
 def test_the_live_bar_counts_epochs_from_one(monkeypatch):
     display, shown = Display("run", 10), []
     monkeypatch.setattr(display._progress, "update", lambda task, **fields: shown.append(fields["now"]))
-    display.step(0, 1.0, [4.0])
+    display.show(0, 1.0, [4.0])
     assert shown == ["epoch 1  loss 1.000  slopes 4.00"]
 
 
