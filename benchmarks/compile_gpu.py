@@ -1,7 +1,7 @@
 """Compile every Triton kernel for devices that need not be here, and print what the machine code tells.
 
     python benchmarks/compile_gpu.py                  # all targets; minutes
-    python benchmarks/compile_gpu.py sm_90 gfx942 --only fp16
+    python benchmarks/compile_gpu.py sm_90 gfx942 --only float16
 
 Ends with 1 if a kernel spills, loads less than 16 bytes at a time where it should not, or rounds unlike its twin.
 """
@@ -10,7 +10,7 @@ import argparse
 import sys
 import time
 
-from sage_snn.kernels.gpu.compiled import TARGETS, Row, compiled
+from sage_snn.kernels.gpu.compiled import TARGETS, Row, compiled, variants
 
 
 def line(row: Row) -> str:
@@ -29,10 +29,10 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kernels whose names have this in them")
     arguments = parser.parse_args()
     print(f"{'target':8}{'kernel':58}{'regs':>5}{'spilled':>8}{'shared':>8}  {'loads x bytes':20}{'IEEE':36}")
-    wrong = 0
+    wrong, chosen = 0, [variant for variant in variants() if arguments.only in variant.name]
     for target in arguments.targets:
         start, count = time.perf_counter(), 0
-        for row in compiled(target, arguments.only):
+        for row in compiled(target, chosen):
             print(line(row), flush=True)
             wrong, count = wrong + bool(row.problems), count + 1
         print(f"{target}: {count} kernels in {time.perf_counter() - start:.0f} s", flush=True)

@@ -185,7 +185,7 @@ def variants() -> Iterator[Variant]:
         signature = {"q": f"*{name}", "k": f"*{name}", "out": "*fp64", "factors": "fp32," * factors}
         signature |= dict.fromkeys(statistics_kernel.arg_names[4:20], "i32") | {"unit": "fp32"}
         constants = _tile(dtype, KEYS) | {"q_lane": 1, "k_lane": 1, "WIDEN": False, "EACH": each}
-        yield Variant(f"attention{form} {name}", statistics_kernel, signature, constants)
+        yield Variant(f"attention{form}, {str(dtype)[6:]}", statistics_kernel, signature, constants)
     signature = {"partial": "*fp64", "entropy": "*fp64", "gini": "*fp64", "count": "i32"}
     signature |= {"entropy_unit": "fp32", "gini_unit": "fp32"}
     yield Variant("attention sums", combine_kernel, signature, {"PARTS": PARTS})

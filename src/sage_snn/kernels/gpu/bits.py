@@ -60,9 +60,10 @@ def _bytes(values: Tensor) -> Tensor:
 
 def variants() -> Iterator[Variant]:
     """Both kernels for every dtype."""
-    for name in ("fp32", "fp16", "bf16", "u8"):
+    types = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "u8"}
+    for dtype, name in types.items():
         sizes = {"count": "i32", "words": "i32"}
         pack = {"spikes": f"*{name}", "packed": "*i64", **sizes}
         unpack = {"packed": "*i64", "spikes": f"*{name}", **sizes}
-        yield Variant(f"pack {name}", pack_kernel, pack, {"WORDS": WORDS})
-        yield Variant(f"unpack {name}", unpack_kernel, unpack, {"WORDS": WORDS}, wide=False)
+        yield Variant(f"pack, {dtype}", pack_kernel, pack, {"WORDS": WORDS})
+        yield Variant(f"unpack, {dtype}", unpack_kernel, unpack, {"WORDS": WORDS}, wide=False)

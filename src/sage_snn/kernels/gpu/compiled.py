@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,15 +62,14 @@ def variants() -> Iterator[Variant]:
             yield from module.variants()
 
 
-def compiled(target: str, only: str = "") -> Iterator[Row]:
-    """A row for every variant whose name has `only` in it, as it is compiled for one of `TARGETS`."""
+def compiled(target: str, chosen: Iterable[Variant] | None = None) -> Iterator[Row]:
+    """A row for every variant, or for those chosen, as it is compiled for one of `TARGETS`."""
     if is_interpreting():
         raise RuntimeError("Triton's interpreter is on, which compiles nothing; unset SAGE_SNN_KERNELS")
     if target not in TARGETS:
         raise ValueError(f"no target {target!r}; choose from {', '.join(TARGETS)}")
-    for variant in variants():
-        if only in variant.name:
-            yield _row(variant, target)
+    for variant in variants() if chosen is None else chosen:
+        yield _row(variant, target)
 
 
 def _row(variant: Variant, target: str) -> Row:

@@ -108,8 +108,8 @@ def _tile(channels: int) -> dict[str, int]:
 def variants() -> Iterator[Variant]:
     """Both kernels for every dtype, with more channels than a program takes."""
     sizes = {"places": "i32", "channels": "i32", "height": "i32:1", "width": "i32:1"}
-    for name in TYPES.values():
+    for dtype, name in TYPES.items():
         forward = {"x": f"*{name}", "largest": f"*{name}", "winners": "*u8", **sizes}
         backward = {"grad": f"*{name}", "winners": "*u8", "grad_x": f"*{name}", **sizes}
-        yield Variant(f"pool {name}", pool_kernel, forward, _tile(CHANNELS))
-        yield Variant(f"pool backward {name}", pool_backward_kernel, backward, _tile(CHANNELS))
+        yield Variant(f"pool, {str(dtype)[6:]}", pool_kernel, forward, _tile(CHANNELS))
+        yield Variant(f"pool backward, {str(dtype)[6:]}", pool_backward_kernel, backward, _tile(CHANNELS))
