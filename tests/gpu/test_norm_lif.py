@@ -59,7 +59,9 @@ def assert_same_but_for_rounding(ours, exact, tolerance):
     assert differ.sum() <= 1
     if not differ.any():
         for a, b in zip(ours[1:], exact[1:], strict=True):
-            assert torch.allclose(a.double(), b.double(), rtol=tolerance, atol=tolerance * (1e-3 + b.abs().max().item()))
+            assert torch.allclose(
+                a.double(), b.double(), rtol=tolerance, atol=tolerance * (1e-3 + b.abs().max().item())
+            )
 
 
 def in_float64(inputs):

@@ -78,6 +78,7 @@ def settled(sums: Tensor, var: Tensor, tiles: Tiles, times: int, eps: float) -> 
     launch(
         *(settle_back_kernel, (triton.cdiv(tiles.channels, CHANNELS),), sums, var, *results),
         *(tiles.splits, tiles.channels, tiles.positions * times, eps),
-        SPLITS=SPLITS, CHANNELS=CHANNELS,
+        SPLITS=SPLITS,
+        CHANNELS=CHANNELS,
     )
     return grad_weight, grad_bias, {"level": level, "tilt": tilt}

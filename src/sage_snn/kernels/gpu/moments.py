@@ -103,6 +103,7 @@ def measured(x: Tensor, tiles: Tiles, times: int) -> tuple[Tensor, Tensor]:
     launch(
         *(settle_kernel, (triton.cdiv(tiles.channels, CHANNELS),), found, mean, var),
         *(tiles.splits, tiles.channels, width, tiles.positions, times),
-        SPLITS=SPLITS, CHANNELS=CHANNELS,
+        SPLITS=SPLITS,
+        CHANNELS=CHANNELS,
     )
     return mean, var

@@ -34,7 +34,9 @@ from .tiles import Tiles
 from .variants import Variant
 
 FROM_REST: dict[str, Any] = {"start": None, "ONE_START": False}
-NOTHING = dict.fromkeys(["grad_last", "grad_start", "grad_x", "grad_residual", "channel_sums", "level", "tilt", "sums"])
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ["grad_last", "grad_start", "grad_x", "grad_residual", "channel_sums", "level", "tilt", "sums"]
+)
 
 
 def norm_lif(
@@ -60,7 +62,10 @@ def norm_lif(
     spikes, seen = torch.empty_like(values), room_for_moments(values, tiles, times, near)
     launch(
         *(fire_kernel, (tiles.count, tiles.blocks), values, spikes),
-        last=None, seen=seen, near=near or 0.0, T=times,
+        last=None,
+        seen=seen,
+        near=near or 0.0,
+        T=times,
         **_normal(weight, bias, mean, var, residual, eps, last),
         **FROM_REST,
         **constants_of(**options),
@@ -89,17 +94,22 @@ def norm_lif_backward(
     *full, last = step_sizes(x, times)
     values, tiles, chosen = values_of(x, x.dtype, last), Tiles.of(*full[1:], last=last), backward_of(**options)
     of_spikes, grad_x = values_of(grad_spikes, grad_spikes.dtype, last), torch.empty_like(values)
-    results = {"grad_x": grad_x, "grad_residual": None if residual is None else torch.empty_like(values)}
+    results: dict[str, Any] = {
+        "grad_x": grad_x,
+        "grad_residual": None if residual is None else torch.empty_like(values),
+    }
     sums, of_channels = room_for_sums(x, tiles, times, chosen["WANTS"]), room_for_channel_sums(x, tiles)
-    shared = {
-        "scratch": room_for_membranes(values, times), "T": times, "SHAPE": shape,
+    shared: dict[str, Any] = {
+        "scratch": room_for_membranes(values, times),
+        "T": times,
+        "SHAPE": shape,
         **_normal(weight, bias, mean, var, residual, eps, last),
         **FROM_REST,
         **slopes_of(slope, full, (1, 3, 2) if last else (1, 2, 3), x),
         **chosen,
         **tiles.arguments,
     }
-    added = {"channel_sums": of_channels, "sums": sums, "each": tiles.each}
+    added: dict[str, Any] = {"channel_sums": of_channels, "sums": sums, "each": tiles.each}
     grid = tiles.splits, tiles.blocks
     launch(back_kernel, grid, values, of_spikes, **NOTHING | shared | added | ({} if training else results))
     grad_weight, grad_bias, correction = settled(of_channels, var, tiles, times, eps)
