@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .compat import forward_hooks, has_input_hooks
+from .kernels.arguments import why_not_native
 from .kernels.norm import batch_norm, running_statistics
 from .kernels.norm_lif import batch_norm_lif
 from .kernels.path import why_twin
@@ -82,7 +83,8 @@ class NormLIF(nn.Module):
         """None if normalisation and neuron run in one kernel, else the reason."""
         if not isinstance(self.lif, LIFNode):
             return f"{type(self.lif).__name__} is not our LIFNode"
-        return why_not_plain(self.norm) or self.lif.why_not_fused() or why_twin(x)
+        own = why_not_plain(self.norm) or self.lif.why_not_fused()
+        return own or (why_twin() if x is None else why_not_native(x))
 
 
 class NormMap(nn.Module):

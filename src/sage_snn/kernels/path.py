@@ -29,6 +29,13 @@ def why_twin(x: Tensor | None = None) -> str | None:
     return _reason("cpu" if x is None else x.device.type)
 
 
+def code_on(x: Tensor) -> str:
+    """One line for people: which kernels run where this tensor is, or why none do."""
+    if (reason := why_twin(x)) is not None:
+        return reason if x.device.type == "cpu" or native.is_switched_off() else f"none: {reason}"
+    return available.status(x.device.type) if path(x) == "Triton" else native.status()
+
+
 def _reason(device_type: str) -> str | None:
     if native.is_switched_off():
         return native.status()

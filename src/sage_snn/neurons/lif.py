@@ -12,6 +12,7 @@ from ..compat import forward_hooks, has_input_hooks, memories, precise
 from ..kernels.calls import SHAPE_CODES
 from ..kernels.lif import lif
 from ..kernels.membrane import UNWATCHED, Membrane, Watch
+from ..kernels.native import is_switched_off
 from ..kernels.slopes import extents, steps_of
 from ..replay import Starts
 from ..surrogate import SHAPES, Slope
@@ -188,7 +189,10 @@ class LIFNode(neuron.LIFNode):
         # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
         captured = torch.compiler.is_compiling() and not self.training
         own = self.slope is None or captured
-        slope = torch.tensor(float(alpha), dtype=precise(x.device)) if own else self._given_slope(sizes)
+        if not own:
+            slope = self._given_slope(sizes)
+        else:  # filled on its device: a copy from here would wait for it
+            slope = torch.full((), float(alpha), dtype=precise(x.device), device=x.device)
         return slope, self._membrane(x.device), shape
 
     def _given_slope(self, sizes: Sequence[int]) -> Tensor:
@@ -229,9 +233,11 @@ class LIFNode(neuron.LIFNode):
         return 0.0 if self.v_reset is None else self.v_reset
 
     def _uses_spikingjelly(self, x: Tensor) -> bool:
-        """Its registered op is the fast path on a GPU; foreign surrogates run through its reference loop."""
+        """Foreign surrogates run through its loop, on CUDA shapes that our kernels lack through its registered op."""
         held = (self.slope, self.threshold, self.time_constant, self.membranes, self.gradients)
-        return all(value is None for value in held) and (x.is_cuda or surrogate_shape(self) is None)
+        shape = surrogate_shape(self)
+        is_faster = x.is_cuda and torch.version.hip is None and shape not in SHAPE_CODES and not is_switched_off()
+        return all(value is None for value in held) and (shape is None or is_faster)
 
     def _fire(self, x_seq: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         x_seq = x_seq if x_seq.is_floating_point() else x_seq.to(v.dtype)  # events are counted in whole numbers

@@ -44,3 +44,8 @@ def _why_not(device_type: str) -> str | None:
     if tuple(map(int, numbers)) < OLDEST:
         return f"Triton {'.'.join(numbers)} is older than {'.'.join(map(str, OLDEST))}; pip install -U triton"
     return None
+
+
+def status(device_type: str) -> str:
+    """One line for people, where the kernels can run."""
+    return f"of Triton {version('triton')}, {'interpreted' if device_type == 'cpu' else f'on {device_type}'}"

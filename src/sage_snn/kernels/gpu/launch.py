@@ -15,6 +15,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int =
     """
     first = arguments[0]
     assert isinstance(first, Tensor)
+    devices = {t.device for t in (*arguments, *constants.values()) if isinstance(t, Tensor)}
+    if len(devices) > 1:
+        raise ValueError(f"tensors on {' and '.join(sorted(map(str, devices)))} in one call; move them to one device")
     if first.is_meta:
         write_down(kernel, arguments, constants, num_warps)
         return

@@ -1,4 +1,4 @@
-# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportOperatorIssue=false
+# pyright: basic, reportArgumentType=false, reportAssignmentType=false, reportOperatorIssue=false, reportOptionalSubscript=false
 """Batch normalisation without a neuron, a tile at a time: values, sums of gradients, gradients."""
 
 import triton

@@ -34,7 +34,9 @@ from .tiles import Tiles
 from .variants import Variant
 
 FROM_REST: dict[str, Any] = {"start": None, "ONE_START": False}
-NOTHING = dict.fromkeys(["grad_last", "grad_start", "grad_x", "grad_residual", "channel_sums", "level", "tilt", "sums"])
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ["grad_last", "grad_start", "grad_x", "grad_residual", "channel_sums", "level", "tilt", "sums"]
+)
 
 
 def norm_lif(
@@ -92,9 +94,12 @@ def norm_lif_backward(
     *full, last = step_sizes(x, times)
     values, tiles, chosen = values_of(x, x.dtype, last), Tiles.of(*full[1:], last=last), backward_of(**options)
     of_spikes, grad_x = values_of(grad_spikes, grad_spikes.dtype, last), torch.empty_like(values)
-    results = {"grad_x": grad_x, "grad_residual": None if residual is None else torch.empty_like(values)}
+    results: dict[str, Any] = {
+        "grad_x": grad_x,
+        "grad_residual": None if residual is None else torch.empty_like(values),
+    }
     sums, of_channels = room_for_sums(x, tiles, times, chosen["WANTS"]), room_for_channel_sums(x, tiles)
-    shared = {
+    shared: dict[str, Any] = {
         "scratch": room_for_membranes(values, times),
         "T": times,
         "SHAPE": shape,
@@ -104,7 +109,7 @@ def norm_lif_backward(
         **chosen,
         **tiles.arguments,
     }
-    added = {"channel_sums": of_channels, "sums": sums, "each": tiles.each}
+    added: dict[str, Any] = {"channel_sums": of_channels, "sums": sums, "each": tiles.each}
     grid = tiles.splits, tiles.blocks
     launch(back_kernel, grid, values, of_spikes, **NOTHING | shared | added | ({} if training else results))
     grad_weight, grad_bias, correction = settled(of_channels, var, tiles, times, eps)
