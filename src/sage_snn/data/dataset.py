@@ -73,6 +73,8 @@ class Data:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        if len(self.classes) < 2:
+            raise DataError(f"{self.name}: all images are of one class; there is nothing to learn from fewer than two")
         for part, images in (("training", self.train), ("test", self.test)):
             if len(images) == 0:
                 raise DataError(f"{self.name}: there is no {part} image")

@@ -123,8 +123,11 @@ def _pinned(recipe: Recipe, before: Recipe | None) -> Recipe:
 def _summary(folder: RunFolder) -> dict[str, Any] | None:
     """What a finished run ended with; one that is half-written counts as none, and is written again."""
     try:
-        return folder.summary()
-    except ValueError:
+        summary = folder.summary()
+        if summary is not None and not isinstance(summary.get("last_top1"), int | float):
+            raise ValueError("a summary tells the accuracy")
+        return summary
+    except (OSError, ValueError):
         if has_checkpoint(folder.checkpoints):
             return None
         raise RunError(
