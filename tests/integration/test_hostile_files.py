@@ -209,7 +209,7 @@ def test_arrays_that_would_execute_code(refused, tmp_path):
 
 
 def test_data_of_one_class(refused, tmp_path):
-    np.savez(tmp_path / "data.npz", images=np.zeros((40, 8, 8), np.uint8), labels=np.zeros(40, int))
+    np.savez(tmp_path / "data.npz", images=np.zeros((400, 8, 8), np.uint8), labels=np.zeros(400, int))
     assert "of one class" in refused("train", "digits", "--set", "data=arrays", "--data-dir", "data.npz", *SETTINGS)
 
 

@@ -28,7 +28,7 @@ from .arguments import (
 from .calls import SHAPE_CODES, SUFFIX, function, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
 from .layout import Layout
-from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants
+from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants, require_membrane
 from .slopes import add_at, at_step, over_currents, require_slopes, slopes_of_neurons
 
 
@@ -171,6 +171,7 @@ def lif(
     """
     require_slopes(slope, currents.shape)
     require_constants(membrane, len(currents))
+    require_membrane(v, currents)
     if v.dtype not in SUFFIX or not currents.numel() or not runs_natively(currents, slope, shape):
         return lif_twin(currents, v, slope, membrane, shape, watch)
     threshold, tau = membrane.tensors

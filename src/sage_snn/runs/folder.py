@@ -3,14 +3,16 @@
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from .. import files
+from ..data.digest import file_digest
 from ..recipes.fields import parse_mapping
 from ..recipes.recipe import Recipe, differences, load_written_recipe
 
@@ -18,6 +20,7 @@ from ..recipes.recipe import Recipe, differences, load_written_recipe
 _BEFORE_THE_RECIPE = re.compile(
     r"checkpoints|signals|observations|stages|tensorboard|metrics\.jsonl|\.lock|\.writable|\..+\.\d+\.tmp"
 )
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp|epoch-\d+\.tmp")
 _PART = re.compile(r"epoch-([0-9]+)\.parquet")
 LOCK = ".lock"  # held while a process trains; one that was killed leaves the file, not the lock
 
@@ -41,6 +44,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, seconds: float = 0.0) -> None:
+    """Remove files that were begun and never renamed, if they are older than this."""
+    begun = time.time() - seconds
+    for path in folder.glob("*.tmp") if folder.is_dir() else ():  # of names with a dot in front, too
+        with suppress(OSError):  # another process may just have renamed it
+            if _TEMPORARY.fullmatch(path.name) and path.lstat().st_mtime <= begun:
+                path.unlink()
 
 
 def epoch_parts(folder: Path) -> list[tuple[int, Path]]:
@@ -147,6 +159,15 @@ class RunFolder:
         if not isinstance(summary, dict):
             raise ValueError(f"{path} holds no summary")
         return summary
+
+    def digests(self) -> dict[str, str]:
+        """Of the files of weights that are there, as a summary tells them."""
+        return {path.name: file_digest(path) for path in (self.weights, self.best_weights) if path.is_file()}
+
+    def sweep(self) -> None:
+        """Remove what a kill left half-written; only while nobody else writes here."""
+        for folder in (self.path, self.checkpoints, self.signals, self.observations):
+            sweep(folder)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The last thing a run does."""

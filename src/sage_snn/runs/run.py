@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..data import Data, Loader, load_data, test_transform
+from ..data import Data, DataError, Loader, load_data, test_transform
 from ..recipes.recipe import Recipe
 from .checkpoint import load_checkpoint
 from .folder import RunError, RunFolder
@@ -38,7 +38,7 @@ def load(path: str | Path, which: Which = "last", data_dir: str | Path | None = 
 
 def data_of(recipe: Recipe, *, download: bool = False) -> Data:
     """The data of a recipe, with the subsets it asks for."""
-    return load_data(
+    data = load_data(
         recipe.data,
         recipe.data_dir,
         train_images=recipe.train_images,
@@ -48,6 +48,9 @@ def data_of(recipe: Recipe, *, download: bool = False) -> Data:
         classes_file=recipe.classes_file,
         per_class=recipe.per_class,
     )
+    if len(data.classes) < 2:
+        raise DataError(f"{data.name}: all images are of one class; give images of two or more to tell apart")
+    return data
 
 
 class Run:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import files
-from ..runs.folder import RunError, RunFolder, write_atomically
+from ..runs.folder import RunError, RunFolder, sweep, write_atomically
 from .plan import Planned
 from .study import Study
+
+_SECONDS_OF_A_WRITE = 3600  # at the most
 
 
 class BusyRunError(RunError):
@@ -33,6 +35,7 @@ class StudyState:
         try:
             for folder in (self.folder, self.runs / ".locks"):
                 folder.mkdir(parents=True, exist_ok=True)
+            sweep(self.folder, _SECONDS_OF_A_WRITE)  # others may be writing
             fields = self.study.model_dump_json(indent=2).encode()
             write_atomically(self.folder / "study.json", fields + b"\n")
         except OSError as error:

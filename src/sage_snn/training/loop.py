@@ -28,7 +28,7 @@ from .builders import build_optimizer, build_schedule
 from .devices import applied_precision, by_the_first, peak_memory_mb, refusing_to_wait
 from .display import Display
 from .extras import extras, first_images
-from .failure import NonFiniteError, explain, has_finite_gradients
+from .failure import NonFiniteError, explain, has_finite_gradients, require_finite
 from .generators import seed_generators
 from .observer import Observer
 from .recorder import Curves, Recorder
@@ -119,6 +119,7 @@ class Training:
             self.epoch_seconds, started = self.epoch_seconds + now - started, now
             self.display.step(self.epoch, loss, self.policy.slopes.tolist())
             if self._all_agree(stop.asked):
+                require_finite(self)
                 self._save()
                 raise InterruptedRunError(
                     f"stopped after step {self.step} of epoch {self.epoch + 1}; go on with --resume"
@@ -156,6 +157,7 @@ class Training:
 
     def _finish_epoch(self, curves: Curves | None) -> dict[str, Any]:
         result = evaluate(self.model, self.test_loader, len(self.data.classes), self.fabric.device)
+        require_finite(self, result["loss"])
         trained = self.step > 0
         images = self.steps_per_epoch * self.recipe.batch_size
         metrics = {
@@ -205,6 +207,7 @@ class Training:
             summary |= extras(self.network, self.recipe.observe, self.data, self.recipe.batch_size)
             with refusing_to_lose(self.folder):
                 write_atomically(self.folder.weights, save(self._weights()))
+                summary["weights"] = self.folder.digests()
                 self.folder.write_summary(summary)
         self.policy.remove()
         self.observer.remove()
