@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import shutil
 import sys
 
@@ -205,6 +206,16 @@ def test_arrays_that_would_execute_code(refused, tmp_path):
     np.savez(tmp_path / "data.npz", images=np.array([Evil()], dtype=object), labels=np.array([0]))
     command = ["train", "digits", "--set", "data=arrays", "--data-dir", "data.npz", *SETTINGS]
     assert "array of Python objects" in refused(*command)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_cifar_that_would_execute_code(refused, tmp_path):
+    """CIFAR's own files are pickles: only those with the published checksums are opened."""
+    folder = tmp_path / "data" / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch", "batches.meta"):
+        (folder / name).write_bytes(pickle.dumps(Evil()))
+    assert "does not have the md5" in refused("train", "cifar10", "--data-dir", tmp_path / "data")
     assert not (tmp_path / "owned").exists()
 
 

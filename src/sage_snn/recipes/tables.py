@@ -41,7 +41,7 @@ def print_difference(a: str, b: str) -> None:
     if not rows:
         Console().print(shown(f"{a} and {b} train the same thing"), markup=False)
         return
-    table = Table("field", cell(a), cell(b))
+    table = Table("field", Column(cell(a)), Column(cell(b)))
     for row in rows:
         table.add_row(*map(cell, row))
     Console().print(table)
