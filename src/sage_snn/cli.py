@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .recipes.policies import POLICIES
+from .screen import arguments, shown, speak_to_any_terminal
 
 if TYPE_CHECKING:
     from .studies.study import Study
-
 
 PolicyKind = StrEnum("PolicyKind", list(POLICIES.names))
 
@@ -316,24 +316,22 @@ def doctor(
 
 
 def _show(result: Any, as_json: bool) -> None:
-    if as_json:
-        import json
+    import json
 
-        print(json.dumps(result.as_dict(), indent=2))
-    else:
-        from rich.console import Console
+    from rich.console import Console
 
-        Console().print(result)
+    print(json.dumps(result.as_dict(), indent=2)) if as_json else Console().print(result)
 
 
 def main() -> None:
     """Run the command; a failure that is the user's to mend is a message, anything else keeps its traceback."""
+    speak_to_any_terminal()
     try:
-        app()
+        app(arguments(sys.argv[1:]))
     except Exception as error:
         # By name: importing the classes would load torch before every command.
         if {"RecipeError", "RunError", "DataError", "ExportError", "DoctorError"} & {
             kind.__name__ for kind in type(error).__mro__
         }:
-            sys.exit(f"error: {error}")
+            sys.exit(f"error: {shown(error)}")
         raise

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from sage_snn.data import Data, DataError, Images
 from sage_snn.data.dataset import moments, split, stratified
@@ -147,3 +147,17 @@ def test_empty_parts_and_other_channel_counts_are_refused():
         data(images([0, 1]), images([]))
     with pytest.raises(DataError, match="test images have 3 channels, expected 1"):
         data(images([0, 1]), images([0, 1], channels=3))
+
+
+def test_a_file_that_is_no_photograph_does_not_reach_an_interpreter(tmp_path, monkeypatch):
+    """Pillow goes by the content of a file, and hands PostScript to Ghostscript whatever the file is called."""
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args, **options: pytest.fail("an interpreter runs"))
+    Image.new("RGB", (8, 8)).save(tmp_path / "photo.jpg", format="EPS")
+    with pytest.raises(DataError, match=r"photo\.jpg cannot be read as a picture"):
+        Images([tmp_path / "photo.jpg"], torch.tensor([0])).picture(0)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "BMP", "GIF"])
+def test_pictures_are_known_by_their_content(tmp_path, kind):
+    Image.new("RGB", (8, 8)).save(tmp_path / "photo.jpg", format=kind)
+    assert Images([tmp_path / "photo.jpg"], torch.tensor([0])).picture(0).mode == "RGB"

@@ -1,4 +1,7 @@
+import multiprocessing
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -63,6 +66,19 @@ def test_workers_change_no_bit_and_never_keep_a_stale_epoch():
     assert not same(epochs[0], epochs[1])
     with pytest.raises(RuntimeError, match="took the workers over; make a second Loader"):
         next(leaving)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_workers_that_are_asked_to_stop_make_batches_until_whoever_trains_has_stopped(number):
+    data = task()
+    batches, told = augmented(data, workers=2).epoch(0), [next(augmented(data).epoch(0))]
+    first = next(batches)
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(worker.pid, number)
+    assert same([first], told)
+    assert same(batches, augmented(data).epoch(0, start=1))
 
 
 def test_there_are_no_more_workers_than_cores(monkeypatch):

@@ -1,6 +1,8 @@
 import ctypes
 import math
+from contextlib import nullcontext
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,3 +174,10 @@ def test_operators_with_tensors_for_constants_pass_torchs_own_check():
         inputs = layout, layout, None, None, v[:3], v[:3] + 1, layout, torch.ones(4, 2, 1, 10)
         chosen |= {"training": True}
         torch.library.opcheck(torch.ops.sage_snn.norm_lif_backward.default, inputs, backward | chosen, test_utils=tests)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (8,), (10,), (100_000,), (4, 9)])
+@pytest.mark.parametrize("is_off", [False, True])
+def test_a_membrane_of_other_neurons_is_refused_before_it_is_read(shape, is_off):
+    with native.switched_off() if is_off else nullcontext(), pytest.raises(ValueError, match=r"it needs \(9,\)"):
+        lif(torch.zeros(4, 9), torch.zeros(shape), torch.tensor(4.0), Membrane())

@@ -108,11 +108,11 @@ def test_processes_that_start_together_compile_once(tmp_path):
 
 
 def test_the_cache_is_used_and_a_damaged_one_is_repaired(fresh, capfd, monkeypatch):
-    targets = []
+    names = []
     with monkeypatch.context() as patch:
-        patch.setattr(native, "_compile", lambda command, version, target: targets.append(target))
+        patch.setattr(native, "_compile", lambda command, version, name, kept: names.append(name))
         native._from_cache_or_compiled(native._compilers()[0])
-    targets[0].write_bytes(b"half a file")
+    (fresh / names[0]).write_bytes(b"half a file")
     assert native.library() is not None
     assert capfd.readouterr().err.count("compiling its kernels") == 1
     native.forget()
@@ -130,16 +130,20 @@ def test_another_processor_gets_another_library(fresh, monkeypatch):
     names = set()
     for processor in ("one", "another"):
         monkeypatch.setattr(native, "_processor", lambda p=processor: p)
-        monkeypatch.setattr(native, "_compile", lambda command, version, target: names.add(target.name))
+        monkeypatch.setattr(native, "_compile", lambda command, version, name, kept: names.add(name))
         native._from_cache_or_compiled(native._compilers()[0])
     assert len(names) == 2
+
+
+def refuse(*args, **options):
+    raise PermissionError("read-only")
 
 
 def test_a_library_that_is_there_needs_neither_compiler_nor_a_cache_to_write_to(fresh, monkeypatch, capfd):
     assert native.library() is not None
     status = native.status()
     capfd.readouterr()
-    for hindrance in (("os.access", lambda *args: False), ("sage_snn.kernels.native._compilers", list)):
+    for hindrance in (("os.mkdir", refuse), ("sage_snn.kernels.native._compilers", list)):
         with monkeypatch.context() as patch:
             patch.setattr(*hindrance)
             native.forget()

@@ -47,6 +47,14 @@ def test_a_run_of_a_cpu_is_gone_on_with_where_the_gpu_is_hidden(tmp_path):
         applied.require_same_means(tmp_path, there, here)
 
 
+@pytest.mark.parametrize(
+    ("there", "cure"), [("plain torch", "with SAGE_SNN_KERNELS=off"), ("C++", "with a compiler and without")]
+)
+def test_a_run_goes_on_with_the_kernels_that_it_began_with(tmp_path, there, cure):
+    with pytest.raises(RunError, match=f"go on {cure}"):
+        applied.require_same_means(tmp_path, {"kernels": there}, {"kernels": "Triton"})
+
+
 def test_the_same_means_and_those_that_nobody_wrote_down_are_no_obstacle(tmp_path):
     here = {"precision": "32", "device": "cpu", "ranks": 1}
     for there in ({}, {"device": "cpu"}, here | {"threads": 7}):

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from sage_snn.runs import RunError
 from sage_snn.runs.checkpoint import load_checkpoint
 from sage_snn.runs.run import load, open_run
+from sage_snn.runs.weights import read_weights
 
 
 @pytest.fixture
@@ -122,6 +123,17 @@ def test_a_torn_weights_file_is_reported(folder):
     (folder / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(RunError, match="cannot be read as weights"):
         open_run(folder).network()
+
+
+@pytest.mark.parametrize(("which", "file"), [("last", "model.safetensors"), ("best", "best.safetensors")])
+def test_weights_of_which_one_bit_changed_are_refused(folder, which, file):
+    content = bytearray((folder / file).read_bytes())
+    content[-1] ^= 1  # the last bit of a number, which every reader would take
+    (folder / file).write_bytes(content)
+    with pytest.raises(RunError, match=r"torn, or not what the run wrote; copy it there again"):
+        open_run(folder).network(which)
+    with pytest.raises(RunError, match="not what the run wrote"):
+        read_weights(folder / file)
 
 
 def test_how_far_an_unfinished_run_is_and_of_which_moment_its_weights_are(folder):

@@ -1,5 +1,6 @@
 """Labelled sets of images, and what every loader of them shares: choosing, checking, measuring."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ..files import read_bytes
 from .errors import DataError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")  # whatever a file is called: for EPS, Pillow would start an interpreter
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +154,7 @@ def folder_of(name: str, folder: Path | None, cure: str) -> Path:
 
 def _open(path: Path) -> Image.Image:
     try:
-        with Image.open(path) as picture:
+        with Image.open(io.BytesIO(read_bytes(path)), formats=FORMATS) as picture:
             return picture.convert("RGB")  # photographs come as L and CMYK, too
     except FileNotFoundError:
         raise DataError(f"{path} is gone: it was there when the folder was listed; copy it back") from None

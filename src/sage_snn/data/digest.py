@@ -34,6 +34,8 @@ def arrays_file(folder: Path | None) -> Path:
     files = sorted(folder.glob("*.npz")) if folder.is_dir() else [folder]
     if len(files) != 1:
         raise DataError(f"arrays: {folder} has {len(files)} .npz files; name the one to use; {EXPECTED}")
+    if files[0].exists() and not files[0].is_file():  # a pipe would be waited for
+        raise DataError(f"{files[0]} is not a regular file; {EXPECTED}")
     return files[0]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from ..files import read_text
 from .dataset import Data, Images, folder_of
 from .errors import DataError
 
@@ -67,7 +68,7 @@ def _classes(train: Path, classes_file: str | Path | None) -> tuple[str, ...]:
 def _lines(path: Path, expected: str) -> list[str]:
     """The first word of every line, comments and empty lines left out."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except FileNotFoundError:
         raise DataError(f"{path} is not there; {expected}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -100,7 +101,7 @@ def _annotated(val: Path, classes: tuple[str, ...]) -> Images:
     table, label_of = val / "val_annotations.txt", {wnid: i for i, wnid in enumerate(classes)}
     there = {path.name: path for path in _pictures(val / "images")}
     _lines(table, TINY_LAYOUT)  # complains where the table cannot be read
-    rows = [line.split() for line in table.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [line.split() for line in read_text(table).splitlines() if line.strip()]
     bad = [n for n, row in enumerate(rows, 1) if len(row) < 2 or row[1] not in label_of or row[0] not in there]
     if bad:
         line = " ".join(rows[bad[0] - 1][:2])

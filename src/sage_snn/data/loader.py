@@ -1,6 +1,7 @@
 """Batches whose content depends on seed, epoch and position alone: not on workers, nor on where one resumed."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from .dataset import Images
 from .errors import DataError
 from .randomness import borrowed, digest, reseed
 from .transform import Transform
+
+_SECONDS_TO_STOP = 60
 
 
 def usable_cores() -> int:
@@ -71,6 +74,16 @@ class _Worker:
             return self.maker[request]
         except DataError as error:
             return DataError(*error.args)  # without the frames that the old one holds
+
+
+def _outlive_a_request_to_stop(_: int) -> None:
+    """SIGTERM and SIGINT reach a whole group of processes; the one that trains needs batches until it has stopped."""
+
+    def end_later(number: int, frame: object) -> None:
+        signal.alarm(_SECONDS_TO_STOP)  # and not never: whoever waits for this process sends SIGTERM, too
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end_later)
 
 
 class _Plan:
@@ -151,6 +164,7 @@ class Loader:
             sampler=self._plan,
             num_workers=min(workers, usable_cores()),  # more would only wait for each other
             persistent_workers=True,
+            worker_init_fn=_outlive_a_request_to_stop,
             # Otherwise every epoch would draw from torch's global state, which no worker count may change.
             generator=torch.Generator(),
         )

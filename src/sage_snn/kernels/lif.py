@@ -29,7 +29,7 @@ from .bits import mark_spikes
 from .calls import SHAPE_CODES, function, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
 from .layout import Layout
-from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants
+from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants, require_membrane
 from .path import path
 from .slopes import add_at, at_step, over_currents, require_slopes, slopes_of_neurons
 
@@ -173,6 +173,7 @@ def lif(
     """
     require_slopes(slope, currents.shape)
     require_constants(membrane, len(currents))
+    require_membrane(v, currents)
     if not currents.numel() or not _takes(v) or not runs_natively(currents, slope, shape):
         return lif_twin(currents, v, slope, membrane, shape, watch)
     threshold, tau = membrane.tensors

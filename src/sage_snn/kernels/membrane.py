@@ -116,6 +116,15 @@ def moments(charged: Tensor, threshold: float | Tensor, near: float) -> Tensor:
     return torch.stack([count, exact.sum(1), exact.square().sum(1), close], 1)
 
 
+def require_membrane(v: Tensor, currents: Tensor) -> None:
+    """Refuse a membrane of other neurons than those of the currents (T, ...): kernels read past its end."""
+    if v.shape != currents.shape[1:]:
+        raise ValueError(
+            f"a membrane of shape {tuple(v.shape)} does not fit currents {tuple(currents.shape)}: "
+            f"it needs {tuple(currents.shape[1:])}, the same without the time steps"
+        )
+
+
 def require_constants(membrane: Membrane, times: int) -> None:
     """Refuse thresholds per time step that do not fit."""
     threshold = membrane.tensors[0]

@@ -15,11 +15,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from . import cache
 
 SOURCES = Path(__file__).parent / "cpp"
 # No -ffast-math, and no contraction of a * b + c: backward recomputes what forward rounded, and the twins must agree.
@@ -130,24 +132,24 @@ def _from_cache_or_compiled(command: list[str]) -> ctypes.CDLL:
     version = _run([*command, "--version"])
     name = f"kernels-{_key()}-{hashlib.sha256(repr((command, version)).encode()).hexdigest()[:8]}.so"
     try:
-        target = _cache() / name
-        if (library := _open(target)) is not None:
-            return library
-        _made(target.parent)
-    except OSError:  # a home that cannot be written: compile for this process only
-        with tempfile.TemporaryDirectory() as private:
-            return _compile(command, version, Path(private) / name)
-    with _only_one_process(target.with_suffix(".lock")):
-        return _open(target) or _compile(command, version, target)
+        with cache.opened() as kept:
+            if (library := kept.load(name)) is not None:
+                return library
+            with kept.only_one_process(SECONDS):
+                return kept.load(name) or _compile(command, version, name, kept)
+    except OSError as problem:  # such as a home that cannot be written, or that is not ours
+        print(f"sage-snn: its kernels are not kept for the next time: {problem}", file=sys.stderr, flush=True)
+        return _compile(command, version, name)
 
 
 def _compiled_before() -> ctypes.CDLL | None:
     """A library for these sources and this processor, of whatever compiler."""
     try:
-        paths = sorted(_cache().glob(f"kernels-{_key()}-*.so"))
+        with cache.opened() as kept:
+            libraries = (kept.load(name) for name in kept.names(f"kernels-{_key()}-"))
+            return next((library for library in libraries if library is not None), None)
     except OSError:
         return None
-    return next((library for path in paths if (library := _open(path)) is not None), None)
 
 
 def _key() -> str:
@@ -157,42 +159,38 @@ def _key() -> str:
     return key.hexdigest()[:20]
 
 
-def _open(path: Path) -> ctypes.CDLL | None:
-    """The cached library; None if there is none, or if it is damaged."""
-    try:
-        library = ctypes.CDLL(str(path))
-        return library if hasattr(library, "sage_attention") else None
-    except OSError:
-        return None
+def _compile(command: list[str], version: str, name: str, kept: cache.Cache | None = None) -> ctypes.CDLL:
+    """Built in a folder that nobody else can enter, then moved to the cache; without one, for this process only."""
+    where = "this time" if kept is None else f"once ({kept.path})"
+    print(f"sage-snn: compiling its kernels with {command[0]}, {where} ...", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(prefix="sage-snn-") as folder:
+        output = Path(folder) / name
+        _build(command, version, Path(folder), output)
+        if kept is not None:
+            kept.keep(name, output)
+        library = kept and kept.load(name)
+        return library or ctypes.CDLL(str(output))
 
 
-def _compile(command: list[str], version: str, target: Path) -> ctypes.CDLL:
-    print(f"sage-snn: compiling its kernels with {command[0]}, once ({target.parent}) ...", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        tuning = _first_accepted(command, TUNING, "int x;", folder)
-        openmp = _first_accepted(command, OPENMP, "#include <omp.h>\nint x = omp_get_max_threads();", folder)
-        words = version.splitlines()[0] if version else command[0]
-        build = (
-            f"compiled with {words}, {'OpenMP' if openmp else 'one thread (no OpenMP)'}, {' '.join(tuning) or '-O3'}"
-        )
-        source, output = Path(folder) / "build.cpp", Path(folder) / "kernels.so"
-        text = build.replace("\\", "").replace('"', "")
-        source.write_text(
-            f'extern "C" __attribute__((visibility("default"))) const char* sage_build() {{ return "{text}"; }}\n'
-        )
-        units = [path for path in _sources() if path.suffix == ".cpp"]
-        objects = [str(Path(folder) / f"{unit.stem}.o") for unit in (*units, source)]
-        flags = [*FLAGS, *tuning, *openmp]
-        jobs = [[*command, *flags, "-c", str(unit), "-o", o] for unit, o in zip((*units, source), objects, strict=True)]
-        _run_all(jobs)
-        _run([*command, *flags, "-shared", *objects, "-o", str(output)])
-        os.replace(output, target)  # atomic: other processes see all of it or nothing
-    return ctypes.CDLL(str(target))
+def _build(command: list[str], version: str, folder: Path, output: Path) -> None:
+    tuning = _first_accepted(command, TUNING, "int x;", folder)
+    openmp = _first_accepted(command, OPENMP, "#include <omp.h>\nint x = omp_get_max_threads();", folder)
+    words = version.splitlines()[0] if version else command[0]
+    build = f"compiled with {words}, {'OpenMP' if openmp else 'one thread (no OpenMP)'}, {' '.join(tuning) or '-O3'}"
+    source, text = folder / "build.cpp", build.replace("\\", "").replace('"', "")
+    source.write_text(
+        f'extern "C" __attribute__((visibility("default"))) const char* sage_build() {{ return "{text}"; }}\n'
+    )
+    units = [path for path in _sources() if path.suffix == ".cpp"]
+    objects = [str(folder / f"{unit.stem}.o") for unit in (*units, source)]
+    flags = [*FLAGS, *tuning, *openmp]
+    _run_all([[*command, *flags, "-c", str(unit), "-o", o] for unit, o in zip((*units, source), objects, strict=True)])
+    _run([*command, *flags, "-shared", *objects, "-o", str(output)])
 
 
-def _first_accepted(command: list[str], choices: tuple[list[str], ...], code: str, folder: str) -> list[str]:
+def _first_accepted(command: list[str], choices: tuple[list[str], ...], code: str, folder: Path) -> list[str]:
     """The first flags with which `code` becomes a shared library."""
-    source, output = Path(folder) / "probe.cpp", str(Path(folder) / "probe.so")
+    source, output = folder / "probe.cpp", str(folder / "probe.so")
     source.write_text(code + "\n")
     for flags in choices[:-1]:
         try:
@@ -243,35 +241,6 @@ def _processor() -> str:
         return repr(sorted({line for line in lines if line.startswith(kinds)}))
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-
-
-def _cache() -> Path:
-    """Where libraries are kept; a home that nobody knows is one that cannot be written."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sage_snn"
-    except RuntimeError as error:
-        raise OSError(str(error)) from None
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"cannot write {folder}")
-    return folder
-
-
-@contextmanager
-def _only_one_process(path: Path) -> Generator[None]:
-    """Ranks that start together compile once; where files cannot be locked, each compiles, which is safe too."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with path.open("w") as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _describe(library: ctypes.CDLL) -> str:

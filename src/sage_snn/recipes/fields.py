@@ -10,7 +10,10 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from .. import files
+
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times faster, where libyaml is there
+MOST_VALUES = 100_000  # of a text whose aliases are written out: a few lines can stand for more than memory holds
 
 
 class RecipeError(ValueError):
@@ -25,9 +28,9 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise RecipeError(f"{setting!r} is not of the form key=value, such as model.depth=2")
         try:
-            parsed[key.strip()] = yaml.safe_load(value)
+            parsed[key.strip()] = parse_yaml(value)
         except yaml.YAMLError:
-            raise RecipeError(f"the value of {key.strip()} is not YAML: {value!r}") from None
+            raise RecipeError(f"the value of {key.strip()} is not YAML: {value[:200]!r}") from None
     return parsed
 
 
@@ -54,7 +57,7 @@ def read_text(
     if name in known:
         return (shipped / f"{name}.yaml").read_text(encoding="utf-8"), name, None
     try:
-        return path.read_text(encoding="utf-8"), path.stem, path.parent
+        return files.read_text(path), path.stem, path.parent
     except (OSError, UnicodeDecodeError, ValueError) as problem:
         if path.suffix in (".yaml", ".yml") or path.exists():
             raise error(f"cannot read {source}: {problem}") from None
@@ -65,12 +68,35 @@ def read_text(
 def parse_mapping(text: str, source: object, right: str, error: type[Exception]) -> dict[str, Any]:
     """The fields of a YAML text; what is not YAML, or no mapping, is the given error, which says what is right."""
     try:
-        fields = yaml.load(text, Loader=LOADER)
+        fields = parse_yaml(text)
     except yaml.YAMLError as problem:
-        raise error(f"{source} is not YAML: {problem}") from None
+        raise error(f"{source} is not YAML: {' '.join(str(problem).split())}") from None
     if not isinstance(fields, dict):
         raise error(f"{source} must be a mapping {right}")
     return fields
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text holds; a YAMLError for whatever is wrong with it, such as a date or a depth that is none."""
+    try:
+        loader = LOADER(text)
+        node = loader.get_single_node()
+        if _values(node, {}) > MOST_VALUES:
+            raise yaml.YAMLError(f"its aliases stand for more than {MOST_VALUES:,} values; write fewer")
+        return None if node is None else loader.construct_document(node)
+    except (ValueError, OverflowError) as problem:  # of int() and date(), which the loader calls
+        raise yaml.YAMLError(str(problem)) from None
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply, or an alias holds itself") from None
+
+
+def _values(node: Any, known: dict[int, int]) -> int:
+    """How many values a node stands for with its aliases written out."""
+    if id(node) not in known:
+        parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+        inner = [part for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,))]
+        known[id(node)] = 1 + sum(_values(part, known) for part in inner)
+    return known[id(node)]
 
 
 def merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

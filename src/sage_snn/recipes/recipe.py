@@ -59,7 +59,7 @@ class ObservePart(Part):
 class Recipe(Part):
     """All that decides a run. `batch_size` counts the images of one optimizer step on all ranks together."""
 
-    name: str = "unnamed"
+    name: str = Field(default="unnamed", min_length=1, max_length=100)
     data: str = "digits"
     data_dir: str | None = None
     train_images: int | None = Field(default=None, ge=1)
@@ -97,6 +97,13 @@ class Recipe(Part):
     data_digest: str | None = None  # of the file of `data: arrays`; both digests are filled in by a run
     init_digest: str | None = None
     about: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_that_of_a_folder(cls, value: str) -> str:
+        if value.startswith(".") or not value.isprintable() or {"/", "\\"} & set(value):
+            raise ValueError("a run's folder is named after it: no slash, no dot in front, no control character")
+        return value
 
     @field_validator("precision", mode="before")
     @classmethod

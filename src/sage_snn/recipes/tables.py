@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Column, Table
 
+from ..screen import cell, shown
 from .fields import RecipeError
 from .recipe import Recipe, differences, load_recipe, load_written_recipe, shipped_recipes
 
@@ -38,11 +39,11 @@ def print_difference(a: str, b: str) -> None:
     """The fields in which two recipes or runs differ."""
     rows = differences(find_recipe(a), find_recipe(b))
     if not rows:
-        Console().print(f"{a} and {b} train the same thing")
+        Console().print(shown(f"{a} and {b} train the same thing"), markup=False)
         return
-    table = Table("field", a, b)
-    for key, left, right in rows:
-        table.add_row(key, str(left), str(right))
+    table = Table("field", Column(cell(a)), Column(cell(b)))
+    for row in rows:
+        table.add_row(*map(cell, row))
     Console().print(table)
 
 

@@ -7,13 +7,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..data import describe
+from ..kernels.path import path
 from .folder import RunError
 
 if TYPE_CHECKING:
     from ..training.loop import Training
-
-_MEANS = ("precision", "device", "ranks")  # a run keeps them to its end; threads are set as they were
 
 
 def facts(run: "Training", precision: str) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def facts(run: "Training", precision: str) -> dict[str, Any]:
         "precision": precision,
         "device": str(run.fabric.device.type),
         "ranks": run.fabric.world_size,
+        "kernels": kernels_on(run.fabric.device),
         "threads": run.threads.number,
         "steps_per_epoch": run.steps_per_epoch,
         "shape": run.data.shape,
@@ -41,6 +43,11 @@ def facts(run: "Training", precision: str) -> dict[str, Any]:
     }
 
 
+def kernels_on(device: torch.device) -> str:
+    """What the operators run there: C++, Triton, or plain torch, which round differently."""
+    return {"twin": "plain torch"}.get(name := path(torch.empty(0, device=device)), name)
+
+
 def _in_short(run: "Training", precision: str, parameters: int) -> list[str]:
     recipe, ranks = run.recipe, run.fabric.world_size
     return [
@@ -55,9 +62,9 @@ def _in_short(run: "Training", precision: str, parameters: int) -> list[str]:
     ]
 
 
-def require_same_means(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run in another precision, on another kind of device or with other processes."""
-    other = {name: (before[name], now[name]) for name in _MEANS if before.get(name, now[name]) != now[name]}
+def require_same_means(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run in another precision, on another device, with other processes or other kernels."""
+    other = {name: (before[name], here) for name, here in now.items() if before.get(name, here) != here}
     if not other:
         return
     lines = "\n".join(f"  {name}: {there} there, {here} here" for name, (there, here) in other.items())
@@ -68,8 +75,11 @@ def require_same_means(path: Path, before: Mapping[str, Any], now: Mapping[str, 
     if "device" in other or "precision" in other:
         device = before.get("device", "cpu")
         cures.append("with the GPU hidden (CUDA_VISIBLE_DEVICES=)" if device == "cpu" else f"where there is {device}")
+    if "kernels" in other and "device" not in other:
+        is_plain = before["kernels"] == "plain torch"
+        cures.append("with SAGE_SNN_KERNELS=off" if is_plain else "with a compiler and without SAGE_SNN_KERNELS=off")
     raise RunError(
-        f"{path} was trained by other means, so its numbers would change:\n{lines}\n"
+        f"{folder} was trained by other means, so its numbers would change:\n{lines}\n"
         f"go on {' and '.join(cures)}, or choose another --out"
     )
 

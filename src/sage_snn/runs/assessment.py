@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from ..screen import cell, shown
 from .energy import AC_PJ, MAC_PJ, SOURCE, Activity, measure
 from .evaluation import evaluate
 from .run import Run, Which
@@ -65,7 +65,9 @@ class Assessment:
             f"loss {self.loss:.4f} on {self.images} test images"
         )
         head = f"{self.unfinished}\n{head}" if self.unfinished else head
-        return Group(Text(head), "", _confusion(self), "", _layers(self.activity), "", Text(_energy(self.activity)))
+        return Group(
+            Text(shown(head)), "", _confusion(self), "", _layers(self.activity), "", Text(_energy(self.activity))
+        )
 
 
 def assess(run: Run, which: Which = "last") -> Assessment:
@@ -81,7 +83,7 @@ def assess(run: Run, which: Which = "last") -> Assessment:
 
 def _confusion(assessment: Assessment) -> Table:
     """The whole matrix where it fits, else the pairs that are mistaken most."""
-    confusion, classes = assessment.confusion, [escape(name) for name in assessment.classes]
+    confusion, classes = assessment.confusion, [cell(name) for name in assessment.classes]
     if len(classes) <= SHOWN_CLASSES:
         table = Table("true \\ predicted", title="confusion, in images", title_justify="left")
         for name in classes:

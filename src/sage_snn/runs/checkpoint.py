@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import pickle
 import re
 import warnings
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..files import read_bytes
 from .folder import RunError, write_atomically
 
 VERSION = 2
@@ -61,7 +61,7 @@ def has_checkpoint(folder: Path) -> bool:
 
 def _open(path: Path) -> tuple[str, dict[str, Any] | None]:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:  # another rank may just have set it aside
         return f"it cannot be read ({error.strerror})", None
     parts = _NAME.fullmatch(path.name)
@@ -69,11 +69,12 @@ def _open(path: Path) -> tuple[str, dict[str, Any] | None]:
         return "its content is torn or not what was written", None
     try:
         loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+    except Exception as error:  # torch raises whatever the bytes lead it to
         return f"it cannot be read ({type(error).__name__})", None
     if not isinstance(loaded, dict) or loaded.get("version") not in READABLE:
         return f"it is of another version than {' or '.join(map(str, READABLE))}", None
-    return "", loaded["state"]
+    state = loaded.get("state")
+    return ("", state) if isinstance(state, dict) else ("it holds no state of a training", None)
 
 
 def _candidates(folder: Path) -> list[Path]:

@@ -1,5 +1,6 @@
 """Accuracy of a model on a test set, and how often its neurons fire."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ def evaluate(model: nn.Module, loader: Loader, classes: int, device: torch.devic
         },
         compute_groups=False,
     ).to(device)
-    losses = MeanMetric().to(device)
+    losses = MeanMetric(nan_strategy=math.nan).to(device)  # which stays what it is; the default is to leave it out
     for batch in loader.epoch(0):
         labels = batch.labels.to(device)
         logits = model(batch.images.to(device)).float()

@@ -3,20 +3,30 @@
 import json
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from .. import files
+from ..data.digest import file_digest
+from ..recipes.fields import parse_mapping
 from ..recipes.recipe import Recipe, differences, load_written_recipe
 
 # What a run makes before its recipe; names with a dot are those of `write_atomically`.
 _BEFORE_THE_RECIPE = re.compile(
     r"checkpoints|signals|observations|stages|tensorboard|metrics\.jsonl|\.lock|\.writable|\..+\.\d+\.tmp"
 )
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp|epoch-\d+\.tmp")
+_PART = re.compile(r"epoch-([0-9]+)\.parquet")
 LOCK = ".lock"  # held while a process trains; one that was killed leaves the file, not the lock
+
+
+# Facts that other code relies on; what is of another kind was not written by a run.
+_FACTS = {"shape": dict, "versions": dict, "classes": list, "mean": list, "std": list, "threads": int, "ranks": int}
 
 
 class RunError(RuntimeError):
@@ -36,6 +46,29 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def sweep(folder: Path, seconds: float = 0.0) -> None:
+    """Remove files that were begun and never renamed, if they are older than this."""
+    begun = time.time() - seconds
+    for path in folder.glob("*.tmp") if folder.is_dir() else ():  # of names with a dot in front, too
+        with suppress(OSError):  # another process may just have renamed it
+            if _TEMPORARY.fullmatch(path.name) and path.lstat().st_mtime <= begun:
+                path.unlink()
+
+
+def epoch_parts(folder: Path) -> list[tuple[int, Path]]:
+    """The parts of a recording, by their epochs."""
+    named = ((_PART.fullmatch(path.name), path) for path in folder.glob("epoch-*.parquet"))
+    return sorted((int(parts[1]), path) for parts, path in named if parts)
+
+
+def facts_in(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands under `applied` in a run's recipe."""
+    applied = fields.get("applied")
+    if not isinstance(applied, dict):
+        return {}
+    return {key: value for key, value in applied.items() if isinstance(value, _FACTS.get(key, object))}
+
+
 class RunFolder:
     """Paths and small files of one run."""
 
@@ -49,6 +82,10 @@ class RunFolder:
 
     def open(self, recipe: Recipe, *, resume: bool) -> None:
         """Make the folder ready for this recipe, or say why it must not be touched."""
+        try:
+            str(self.path).encode()
+        except UnicodeEncodeError:  # the shell writes UTF-8, and the locale says something else
+            raise RunError(f"{self.path} is no name in this locale; set LC_ALL=C.UTF-8, or choose another") from None
         mine = self.recipe()
         if mine is not None and not resume:
             raise RunError(f"{self.path} holds a run already; add --resume to go on with it, or choose another --out")
@@ -84,7 +121,12 @@ class RunFolder:
     def applied(self) -> dict[str, Any]:
         """The facts that were written with the recipe."""
         path = self.path / "recipe.yaml"
-        return (yaml.safe_load(path.read_text()) or {}).get("applied", {}) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        try:
+            return facts_in(parse_mapping(files.read_text(path), path, "of a run's recipe", RunError))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{path} cannot be read ({error}); copy it again, or train it again") from None
 
     def metrics(self) -> list[dict[str, Any]]:
         """A mapping per epoch; a line torn by a crash is left out."""
@@ -92,15 +134,15 @@ class RunFolder:
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Add an epoch."""
-        with self.metrics_file.open("a") as file:
+        with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def cut_after(self, epoch: int) -> None:
         """Drop what was written for this epoch and later ones, which will be trained again."""
         kept = [line for line in self.metrics() if line["epoch"] < epoch]
         write_atomically(self.metrics_file, "".join(json.dumps(line) + "\n" for line in kept).encode())
-        for part in (*self.signals.glob("epoch-*.parquet"), *self.observations.glob("epoch-*.parquet")):
-            if int(part.stem.removeprefix("epoch-")) >= epoch:
+        for number, part in (*epoch_parts(self.signals), *epoch_parts(self.observations)):
+            if number >= epoch:
                 part.unlink()
 
     @property
@@ -111,18 +153,39 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """What a finished run ended with, None before that."""
         path = self.path / "summary.json"
-        return json.loads(path.read_text()) if path.is_file() else None
+        if not path.is_file():
+            return None
+        summary = files.parse_json(files.read_text(path))
+        if not isinstance(summary, dict):
+            raise ValueError(f"{path} holds no summary")
+        return summary
+
+    def digests(self) -> dict[str, str]:
+        """Of the files of weights that are there, as a summary tells them."""
+        return {path.name: file_digest(path) for path in (self.weights, self.best_weights) if path.is_file()}
+
+    def sweep(self) -> None:
+        """Remove what a kill left half-written; only while nobody else writes here."""
+        for folder in (self.path, self.checkpoints, self.signals, self.observations):
+            sweep(folder)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """The last thing a run does."""
         write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        for line in self.metrics_file.read_text().splitlines():
+        try:
+            text = files.read_bytes(self.metrics_file, files.MOST_TEXT).decode(errors="replace")
+        except OSError as error:
+            raise RunError(f"{self.metrics_file} cannot be read: {error.strerror}; copy it again") from None
+        for written in text.splitlines():
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
+                line = files.parse_json(written)
+            except ValueError:
                 return
+            if not isinstance(line, dict) or not isinstance(line.get("epoch"), int):
+                return
+            yield line
 
     def _is_mine(self) -> bool:
         """Left by a run that was stopped before it wrote its recipe."""

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
 from ..control import Block, LivingHeads, find_groups, nodes_of, reading
 from ..recipes.policies import POLICIES
+from ..screen import cell
 from ..signals import HeadEntropy, population_std
 from .folder import RunError, write_atomically
 from .layers import LayerInspection, inspect_layers
@@ -54,7 +54,7 @@ class Inspection:
         return asdict(self) | {"figure": str(self.figure)}
 
     def __rich__(self) -> RenderableType:
-        table = Table("block", title=Text(f"{self.run}, {self.policy} policy"), title_justify="left")
+        table = Table("block", title=cell(f"{self.run}, {self.policy} policy"), title_justify="left")
         for name in ("neurons", "slope", "dispersion", "dead heads", "entropy per head"):
             table.add_column(name, justify="left" if name == "entropy per head" else "right")
         for block in self.blocks:
@@ -63,8 +63,8 @@ class Inspection:
             entropy = " ".join(f"{value:.3f}" for value in block.entropy)
             table.add_row(block.name, str(block.neurons), slope, f"{block.dispersion:.2e}", dead, entropy)
         told = f"entropy and dead heads on {self.images} test images; attention maps: {self.figure}"
-        lines = [Text(self.unfinished)] if self.unfinished else []
-        return Group(*lines, table, Text(told))
+        lines = [cell(self.unfinished)] if self.unfinished else []
+        return Group(*lines, table, cell(told))
 
 
 def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection | LayerInspection:

@@ -11,6 +11,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from ..control import nodes_of, watching
+from ..screen import cell
 from .folder import RunError
 from .run import Run, Which
 
@@ -44,13 +45,13 @@ class LayerInspection:
         return asdict(self)
 
     def __rich__(self) -> RenderableType:
-        table = Table("layer", title=Text(f"{self.run}, {self.policy} policy"), title_justify="left")
+        table = Table("layer", title=cell(f"{self.run}, {self.policy} policy"), title_justify="left")
         for name in ("neurons", "firing rate", "never fire", "slope", "threshold"):
             table.add_column(name, justify="right")
         for layer in self.layers:
             numbers = (f"{value:.4g}" if value is not None else "-" for value in (layer.slope, layer.threshold))
             table.add_row(layer.name, str(layer.neurons), f"{layer.firing_rate:.1%}", f"{layer.silent:.1%}", *numbers)
-        lines = [Text(self.unfinished)] if self.unfinished else []
+        lines = [cell(self.unfinished)] if self.unfinished else []
         return Group(*lines, table, Text(f"on {self.images} test images; there is no attention to draw"))
 
 

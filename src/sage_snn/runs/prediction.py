@@ -16,6 +16,7 @@ from torch import Tensor
 from ..data import DataError, Images
 from ..data.arrays import read_images
 from ..data.pipeline import plain_transform
+from ..screen import cell
 from .card import card_of
 from .folder import RunError
 from .run import Run, Which
@@ -54,7 +55,7 @@ class Predictions:
             shown.add_column("class" if not rank else f"{rank + 1}.")
         for one in self.images:
             likeliest = list(one.probabilities.items())[: self.top]
-            shown.add_row(one.image, *(f"{name} {100 * p:.1f} %" for name, p in likeliest))
+            shown.add_row(cell(one.image), *(cell(f"{name} {100 * p:.1f} %") for name, p in likeliest))
         return shown
 
 

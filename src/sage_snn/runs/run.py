@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..data import Data, Loader, load_data, test_transform
+from ..data import Data, DataError, Loader, load_data, test_transform
 from ..recipes.recipe import Recipe
 from .checkpoint import load_checkpoint
 from .folder import RunError, RunFolder
@@ -38,7 +38,7 @@ def load(path: str | Path, which: Which = "last", data_dir: str | Path | None = 
 
 def data_of(recipe: Recipe, *, download: bool = False) -> Data:
     """The data of a recipe, with the subsets it asks for."""
-    return load_data(
+    data = load_data(
         recipe.data,
         recipe.data_dir,
         train_images=recipe.train_images,
@@ -48,6 +48,9 @@ def data_of(recipe: Recipe, *, download: bool = False) -> Data:
         classes_file=recipe.classes_file,
         per_class=recipe.per_class,
     )
+    if len(data.classes) < 2:
+        raise DataError(f"{data.name}: all images are of one class; give images of two or more to tell apart")
+    return data
 
 
 class Run:
@@ -66,10 +69,23 @@ class Run:
         """The data of the recipe, with the subsets it asks for."""
         return data_of(self.recipe)
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """What the network knows of the data, as the run wrote it down, else from the data."""
+        written = self.folder.applied().get("shape") or {}
+        is_whole = written.keys() == {"classes", "size", "channels"} and all(
+            isinstance(value, int) and value > 0 for value in written.values()
+        )
+        return written if is_whole else self.data.shape
+
     @cached_property
     def checkpoint(self) -> dict[str, Any] | None:
         """State of the newest whole checkpoint, None if there is none."""
-        return load_checkpoint(self.folder.checkpoints)
+        state = load_checkpoint(self.folder.checkpoints)
+        kinds = {"epoch": int, "step": int, "model": dict, "policy": dict}
+        if state is not None and not all(isinstance(state.get(key), kind) for key, kind in kinds.items()):
+            raise RunError(f"the checkpoint in {self.folder.path} is not that of a training; copy it there again")
+        return state
 
     @property
     def policy_state(self) -> dict[str, Any] | None:
@@ -97,7 +113,7 @@ class Run:
 
     def network(self, which: Which = "last") -> nn.Module:
         """The network in eval mode without a policy: after its last epoch (or step, if unfinished), or at its best."""
-        network = self.recipe.model.build(**(self.folder.applied().get("shape") or self.data.shape))
+        network = self.recipe.model.build(**self.shape)
         path = self.folder.best_weights if which == "best" else self.folder.weights
         if path.is_file():
             load_weights(network, path)

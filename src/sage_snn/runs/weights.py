@@ -1,32 +1,46 @@
 """Weights from files, without executing code from them."""
 
-import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..data.digest import file_digest
 from ..recipes.recipe import Recipe, weights_file
-from .folder import RunError
+from .folder import RunError, RunFolder
 
 
 def read_weights(path: str | Path) -> dict[str, Any]:
     """A state dict from a .safetensors file, a torch file, or a run's folder (its last epoch)."""
     path = find_weights(path)
+    _require_whole(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, pickle.UnpicklingError, EOFError, OSError) as error:
-        raise RunError(f"{path} cannot be read as weights: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # torch raises whatever the bytes lead it to
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        raise RunError(f"{path} cannot be read as weights: {told}; give a .safetensors or torch file") from None
     if not _is_state_dict(loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded):
         raise RunError(f"{path} holds no weights by name; save model.state_dict(), and give that file")
     return loaded
+
+
+def _require_whole(file: Path) -> None:
+    """Refuse weights of a finished run that are not those it ended with; older runs tell no digest."""
+    try:
+        told = (RunFolder(file.parent).summary() or {}).get("weights")
+    except (OSError, ValueError):
+        return
+    digest = told.get(file.name) if isinstance(told, dict) else None
+    if digest is not None and digest != file_digest(file):
+        raise RunError(
+            f"{file} cannot be read as weights: it is torn, or not what the run wrote; copy it there again, "
+            "or delete summary.json and go on with --resume, which writes it anew"
+        )
 
 
 def find_weights(path: str | Path) -> Path:

@@ -8,6 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..screen import shown
 from .plan import Planned
 from .state import StudyState
 
@@ -44,7 +45,7 @@ class StudyProgress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(shown(text), highlight=False, markup=False, soft_wrap=True)
 
     def finished(self, planned: Planned, top1: float) -> None:
         """A run has ended well."""

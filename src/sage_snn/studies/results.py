@@ -1,5 +1,6 @@
 """Finished runs as tables: read from their folders, one row per run."""
 
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,13 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
-from ..recipes.fields import LOADER, RecipeError
+from .. import files
+from ..recipes.fields import RecipeError, parse_yaml
 from ..recipes.recipe import Recipe, parse_recipe
-from ..runs.folder import RunError, RunFolder
+from ..runs.folder import RunError, RunFolder, epoch_parts, facts_in
 from .conditions import condition, condition_columns, condition_words, different_conditions
 from .labels import APPLIED, RECIPE, THREADS, is_context, labels, told, varying
 from .paper.settings import unusual
 
+_METRICS = ("test_top1", "images_per_second")
 _SUMMARY = ("last_top1", "best_top1", "epochs", "parameters", "seconds", "peak_memory_mb")
 
 
@@ -173,7 +176,7 @@ def _load(path: Path) -> RunResult:
     if not path.is_dir():
         raise ResultError(f"there is no folder {path}; give the folder of a run")
     fields = _fields(path)
-    applied = written if isinstance(written := fields.get("applied"), dict) else {}
+    applied = facts_in(fields)
     try:
         recipe = parse_recipe(fields, source=str(path / "recipe.yaml"))
     except RecipeError as error:
@@ -189,13 +192,14 @@ def _load(path: Path) -> RunResult:
             f"{path} is half-written: {summary['epochs']} epochs were trained, metrics.jsonl has {len(lines)}; "
             "copy it again, or delete it and train it again"
         )
+    _require_numbers(folder, lines)
     return RunResult(path, recipe, summary, pd.DataFrame(lines), applied)
 
 
 def _fields(path: Path) -> dict[str, Any]:
     file = path / "recipe.yaml"
     try:
-        fields = yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER)
+        fields = parse_yaml(files.read_text(file))
     except FileNotFoundError:
         raise ResultError(f"{path} has no recipe.yaml, so it is not a run's; give the folder of a run") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -215,7 +219,12 @@ def _summary(folder: RunFolder, recipe: Recipe) -> dict[str, Any]:
             f"{folder.path} is not finished: {len(folder.metrics())} of {recipe.total_epochs} epochs are done; "
             "go on with --resume, or run its study again"
         )
+    wrong = [key for key in _SUMMARY if not isinstance(summary.get(key), int | float | None)]
     missing = [key for key in _SUMMARY if key not in summary]
+    if wrong or not isinstance(summary.get("epochs", 0), int):
+        raise ResultError(
+            f"{folder.path}/summary.json holds no number as {(*wrong, 'epochs')[0]}; copy it again, or train it again"
+        )
     if missing:
         raise ResultError(
             f"{folder.path}/summary.json has no {missing[0]}: it was written by another version; train it again"
@@ -223,16 +232,26 @@ def _summary(folder: RunFolder, recipe: Recipe) -> dict[str, Any]:
     return summary
 
 
+def _require_numbers(folder: RunFolder, lines: Sequence[Mapping[str, Any]]) -> None:
+    for line in lines:
+        for key in _METRICS:
+            if key not in line or not isinstance(line[key], int | float | None):
+                raise ResultError(
+                    f"{folder.metrics_file} has no number as {key} of epoch {line['epoch']}; "
+                    "copy it again, or train it again"
+                )
+
+
 def _parts(folder: Path) -> pd.DataFrame | None:
     """The parts of all epochs under one another, with their epoch."""
     tables: list[pa.Table] = []
-    for part in sorted(folder.glob("epoch-*.parquet")):
+    for number, part in epoch_parts(folder):
         try:
-            with pq.ParquetFile(part) as file:
+            with pq.ParquetFile(io.BytesIO(files.read_bytes(part))) as file:
                 rows = file.read()
         except (OSError, ValueError) as error:
             raise ResultError(f"{part} cannot be read ({error}); copy it again, or train it again") from None
-        epoch = np.full(len(rows), int(part.stem.removeprefix("epoch-")))
+        epoch = np.full(len(rows), number)
         tables.append(rows.append_column("epoch", pa.array(epoch)))
     if not tables:
         return None
@@ -244,7 +263,8 @@ def _parts(folder: Path) -> pd.DataFrame | None:
 def _columns(folder: Path) -> list[str]:
     """Of the first part, without its rows; none where there is no part or it cannot be read."""
     try:
-        return next((list(pq.read_schema(part).names) for part in sorted(folder.glob("epoch-*.parquet"))), [])
+        first = next((part for _, part in epoch_parts(folder)), None)
+        return [] if first is None else list(pq.read_schema(io.BytesIO(files.read_bytes(first))).names)
     except (OSError, ValueError):
         return []
 

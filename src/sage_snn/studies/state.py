@@ -6,13 +6,16 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..runs.folder import RunError, RunFolder, write_atomically
+from .. import files
+from ..runs.folder import RunError, RunFolder, sweep, write_atomically
 from .plan import Planned
 from .study import Study
+
+_SECONDS_OF_A_WRITE = 3600  # at the most
 
 
 class BusyRunError(RunError):
@@ -32,6 +35,7 @@ class StudyState:
         try:
             for folder in (self.folder, self.runs / ".locks"):
                 folder.mkdir(parents=True, exist_ok=True)
+            sweep(self.folder, _SECONDS_OF_A_WRITE)  # others may be writing
             fields = self.study.model_dump_json(indent=2).encode()
             write_atomically(self.folder / "study.json", fields + b"\n")
         except OSError as error:
@@ -58,7 +62,7 @@ class StudyState:
     def failures(self) -> dict[str, str]:
         """Key of a run -> why its last try failed."""
         try:
-            failures = json.loads(self._failures.read_text(encoding="utf-8"))
+            failures = files.parse_json(files.read_text(self._failures))
         except (OSError, ValueError):
             return {}
         return {str(key): str(why) for key, why in failures.items()} if isinstance(failures, dict) else {}
@@ -75,14 +79,12 @@ class StudyState:
 
     def attempts(self) -> list[dict[str, Any]]:
         """Every start of a run: key, host, pid, time."""
-        lines = self._attempts.read_text(encoding="utf-8").splitlines() if self._attempts.is_file() else []
+        lines = files.read_bytes(self._attempts).splitlines() if self._attempts.is_file() else []
         starts: list[dict[str, Any]] = []
         for line in lines:
-            try:
-                starts.append(json.loads(line))
-            except ValueError:  # torn by a crash
-                continue
-        return starts
+            with suppress(ValueError):  # torn by a crash
+                starts.append(files.parse_json(line.decode()))
+        return [start for start in starts if isinstance(start, dict)]
 
     def is_busy(self, planned: Planned) -> bool:
         """Is a process training this run right now? The system frees the lock of one that was killed."""

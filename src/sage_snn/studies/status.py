@@ -7,6 +7,7 @@ from typing import Literal
 
 from rich.table import Table
 
+from ..screen import cell
 from .plan import Planned
 from .progress import announcement
 from .state import StudyState
@@ -39,14 +40,15 @@ def status(study: Study, out: str | Path = "runs") -> list[Row]:
 
 def status_table(study: Study, rows: Sequence[Row], out: str | Path = "runs") -> Table:
     """For the screen; the caption counts, and tells the hours left."""
-    table = Table("run", "label", "T", "seed", "state", "epochs", "top-1 %", "why", title=f"study {study.name}")
+    table = Table("run", "label", "T", "seed", "state", "epochs", "top-1 %", "why", title=cell(f"study {study.name}"))
     for row in rows:
         top1 = "" if row.top1 is None else f"{row.top1:.2f}"
         epochs = f"{row.epochs_done}/{row.epochs}"
-        table.add_row(row.key, row.label, str(row.time_steps), str(row.seed), row.state, epochs, top1, row.why)
+        values = (row.key, row.label, row.time_steps, row.seed, row.state, epochs, top1, row.why)
+        table.add_row(*map(cell, values))
     counts = {state: sum(row.state == state for row in rows) for state in ("done", "running", "partly", "failed")}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    table.caption = f"{announcement(StudyState(study, out), study.runs())}\n{told or 'nothing was started yet'}"
+    table.caption = cell(f"{announcement(StudyState(study, out), study.runs())}\n{told or 'nothing was started yet'}")
     return table
 
 
@@ -65,7 +67,7 @@ def _row(state: StudyState, planned: Planned, failure: str | None) -> Row:
         kind = "done"
     elif state.is_busy(planned):
         kind, owner = "running", state.owner(planned)
-        why = f"by process {owner['pid']} on {owner['host']}" if owner else "by another study"
+        why = f"by process {owner.get('pid')} on {owner.get('host')}" if owner else "by another study"
     elif failure is not None:
         kind, why = "failed", failure
     elif epochs or any(state.run_folder(planned).checkpoints.glob("step-*.pt")):

@@ -6,6 +6,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..screen import shown
+
 
 class Display:
     """Epoch and step progress of one run; silent on other ranks than the first."""
@@ -28,7 +30,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(shown(text), highlight=False, markup=False, soft_wrap=True)
 
     def step(self) -> None:
         """One training step is done."""

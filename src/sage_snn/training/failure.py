@@ -1,5 +1,6 @@
 """What broke when a loss or a gradient is no longer finite."""
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 
 class NonFiniteError(RunError):
     """The loss or a gradient became NaN or infinite."""
+
+
+def require_finite(run: "Training", test_loss: float = 0.0) -> None:
+    """Refuse to keep a network that has diverged: after the last step no loss comes that would tell."""
+    state = {name: value for name, value in run.network.state_dict().items() if value.is_floating_point()}
+    broken = [name for name, value in state.items() if not value.isfinite().all()]
+    if not broken and math.isfinite(test_loss):
+        return
+    told = f"{len(broken)} tensors are not finite, first {broken[0]}" if broken else f"the test loss is {test_loss}"
+    raise NonFiniteError(
+        f"the network has diverged by step {run.step} of epoch {run.epoch + 1}: {told}\n"
+        "nothing of it is kept but what was before; try a lower lr, or precision 32"
+    )
 
 
 def explain(run: "Training", broken: Broken, images: Tensor) -> str:

@@ -28,7 +28,7 @@ from .builders import build_optimizer, build_schedule
 from .devices import applied_precision, by_the_first, peak_memory_mb, refusing_to_wait
 from .display import Display
 from .extras import extras, first_images
-from .failure import NonFiniteError, explain
+from .failure import NonFiniteError, explain, require_finite
 from .generators import seed_generators
 from .look import Look, Step
 from .observer import Observer
@@ -122,6 +122,7 @@ class Training:
                 self.display.show(self.epoch, self.look.last, self.policy.slopes.tolist())
             if self._all_agree(stop, is_seen):
                 self._look(batch[0])
+                require_finite(self)
                 self._save()
                 raise InterruptedRunError(
                     f"stopped after step {self.step} of epoch {self.epoch + 1}; go on with --resume"
@@ -169,6 +170,7 @@ class Training:
 
     def _finish_epoch(self, curves: Curves | None) -> dict[str, Any]:
         result = evaluate(self.model, self.test_loader, len(self.data.classes), self.fabric.device)
+        require_finite(self, result["loss"])
         trained = self.step > 0
         images = self.steps_per_epoch * self.recipe.batch_size
         metrics = {
@@ -219,6 +221,7 @@ class Training:
             summary |= extras(self.network, self.recipe.observe, self.data, self.recipe.batch_size)
             with refusing_to_lose(self.folder):
                 write_atomically(self.folder.weights, save(self._weights()))
+                summary["weights"] = self.folder.digests()
                 self.folder.write_summary(summary)
         self.policy.remove()
         self.observer.remove()

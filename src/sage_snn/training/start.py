@@ -10,7 +10,7 @@ from lightning.fabric import Fabric
 from ..kernels.memory import keep_freed_memory
 from ..recipes.recipe import Recipe, load_recipe
 from ..recipes.stages import stage_recipes
-from ..runs.applied import require_same_means
+from ..runs.applied import kernels_on, require_same_means
 from ..runs.checkpoint import has_checkpoint
 from ..runs.folder import RunError, RunFolder
 from ..runs.lock import locked
@@ -99,11 +99,13 @@ def _prepare(recipe: Recipe, folder: RunFolder, fabric: Fabric, held: ExitStack,
         told.append(f"{folder.path} holds no run yet: this one starts anew")
     folder.open(recipe, resume=resume)
     held.enter_context(locked(folder))
+    folder.sweep()
     applied = folder.applied()
     if recipe.stages and folder.recipe() is None:  # a run that is killed in a stage is known by it
         folder.write_recipe(recipe, applied)
     means = {"precision": applied_precision(fabric), "device": fabric.device.type, "ranks": fabric.world_size}
-    require_same_means(folder.path, applied, means)
+    means["kernels"] = kernels_on(fabric.device)
+    require_same_means(folder.path, applied, means)  # threads are set as they were
     return _Start(recipe, threads_here(recipe.threads, applied.get("threads")), told)
 
 
@@ -123,8 +125,11 @@ def _pinned(recipe: Recipe, before: Recipe | None) -> Recipe:
 def _summary(folder: RunFolder) -> dict[str, Any] | None:
     """What a finished run ended with; one that is half-written counts as none, and is written again."""
     try:
-        return folder.summary()
-    except ValueError:
+        summary = folder.summary()
+        if summary is not None and not isinstance(summary.get("last_top1"), int | float):
+            raise ValueError("a summary tells the accuracy")
+        return summary
+    except (OSError, ValueError):
         if has_checkpoint(folder.checkpoints):
             return None
         raise RunError(

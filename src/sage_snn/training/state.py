@@ -29,6 +29,19 @@ def state_of(run: "Training") -> dict[str, Any]:
 
 def restore(run: "Training", state: dict[str, Any]) -> None:
     """Go on where `state_of` was taken; every rank takes what is its own."""
+    try:
+        _restore(run, state)
+    except RunError:
+        raise
+    except Exception as error:  # a forged state may lack, or hold, anything
+        told = (str(error).splitlines() or [""])[0]
+        raise RunError(
+            f"the checkpoint in {run.folder.path} does not fit its recipe ({type(error).__name__}: {told}); "
+            "copy it there again, or train in a new folder (--out)"
+        ) from None
+
+
+def _restore(run: "Training", state: dict[str, Any]) -> None:
     own = _share(state, run.fabric.global_rank, run.fabric.world_size)
     for name in _COUNTERS:
         setattr(run, name, state[name])
