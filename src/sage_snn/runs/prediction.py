@@ -98,5 +98,5 @@ def _unlabelled(count: int) -> Tensor:
 
 
 def _prediction(name: str, chances: Tensor, classes: Sequence[str]) -> Prediction:
-    order = chances.argsort(descending=True).tolist()
-    return Prediction(name, {classes[index]: chances[index].item() for index in order})
+    told = dict(zip(classes, chances.tolist(), strict=True))
+    return Prediction(name, dict(sorted(told.items(), key=lambda one: -one[1])))
