@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-OLDEST = (3, 2)  # the first whose `tl.div_rn`, `tl.sqrt_rn` and launch options are those that the kernels use
+OLDEST = (3, 3)  # the first whose kernels take tuples; torch 2.7 brings it
 
 
 @cache
@@ -26,9 +26,13 @@ def is_interpreting() -> bool:
 
 
 @torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
-@cache
 def why_not(device_type: str) -> str | None:
     """None where the Triton kernels take tensors of this kind of device, else the reason in words."""
+    return _why_not(device_type)  # torch.compile looks through a cache, and warns of it
+
+
+@cache
+def _why_not(device_type: str) -> str | None:
     if device_type == "cpu":
         return None if is_interpreting() else "the Triton kernels are for GPUs"
     if device_type != "cuda":  # torch's word for ROCm too

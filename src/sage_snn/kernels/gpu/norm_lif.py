@@ -114,7 +114,7 @@ def norm_lif_backward(
     launch(back_kernel, grid, values, of_spikes, **NOTHING | shared | added | ({} if training else results))
     grad_weight, grad_bias, correction = settled(of_channels, var, tiles, times, eps)
     if training:
-        written = {"each": 1, "WANTS": (False, False, False), **results, **correction}
+        written: dict[str, Any] = {"each": 1, "WANTS": (False, False, False), **results, **correction}
         launch(back_kernel, (tiles.count, tiles.blocks), values, of_spikes, **NOTHING | shared | written)
     of_residual = results["grad_residual"]
     of_residual = x.new_empty(0) if of_residual is None else of_residual
