@@ -1,4 +1,4 @@
-"""Leaky integrate-and-fire over time, forward and backward: a C++ kernel and its twin in plain torch.
+"""Leaky integrate-and-fire over time, forward and backward: a kernel (C++, or Triton) and its twin in plain torch.
 
 T time steps first: currents (T, ...), membrane (...). The slope is a tensor, in the shapes of slopes.py.
 """

@@ -1,4 +1,4 @@
-"""Batch normalisation and leaky integrate-and-fire in one, from rest: a C++ kernel and its twin in plain torch.
+"""Batch normalisation and leaky integrate-and-fire in one, from rest: a kernel (C++, or Triton) and its twin in torch.
 
 x: (T*B, C, ...) with T time steps, B batch, C channels, which may lie last in memory. Between forward and backward only
 x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor, in the shapes of

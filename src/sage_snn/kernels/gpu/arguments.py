@@ -91,6 +91,11 @@ def room_for_membranes(x: Tensor, times: int) -> Tensor | None:
     return None if times <= KEPT_STEPS else torch.empty_like(x, dtype=torch.float32)
 
 
+def warps_back(times: int) -> int:
+    """Of a program of the backward pass: half as many neurons a thread where registers would else spill."""
+    return 4 if times <= KEPT_STEPS else 8
+
+
 def sums_of(sums: Tensor | None, slope: Tensor, wants: Wants, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The slope's gradient in its shape, those of thresholds (T) and tau, and sums of squares (2)."""
     of_slope = constants = squares = None

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-OLDEST = (3, 2)  # the first whose `tl.div_rn`, `tl.sqrt_rn` and launch options are those that the kernels use
+OLDEST = (3, 3)  # the first whose kernels take tuples; torch 2.7 brings it
 
 
 @cache

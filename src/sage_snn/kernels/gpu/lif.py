@@ -19,6 +19,7 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
+    warps_back,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -77,6 +78,7 @@ def lif_backward(
         sums=sums,
         scratch=room_for_membranes(x, times),
         each=1,
+        num_warps=warps_back(times),
         T=times,
         SHAPE=shape,
         **slopes_of(*in_memory(slope, currents.shape, layout), x),

@@ -22,6 +22,7 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
+    warps_back,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -101,6 +102,7 @@ def norm_lif_backward(
     sums, of_channels = room_for_sums(x, tiles, times, chosen["WANTS"]), room_for_channel_sums(x, tiles)
     shared: dict[str, Any] = {
         "scratch": room_for_membranes(values, times),
+        "num_warps": warps_back(times),
         "T": times,
         "SHAPE": shape,
         **_normal(weight, bias, mean, var, residual, eps, last),
