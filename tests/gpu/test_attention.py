@@ -114,6 +114,17 @@ def test_sums_are_the_same_in_whatever_order_programs_run(monkeypatch):
     assert ran[0] == [7, 1, 0]
 
 
+def test_no_value_is_read_from_the_device(monkeypatch):
+    def reads(*_):
+        raise AssertionError("this would wait for a device")
+
+    q, k = pair(1, 1, 2, 5, 4)
+    for name in ("item", "tolist", "__bool__", "cpu"):
+        monkeypatch.setattr(torch.Tensor, name, reads)
+    attention.attention_statistics(q, k, 0.125, [0.25, 1.0])
+    attention.row_entropy(q, k, 0.125, 0.25)
+
+
 @pytest.mark.parametrize("odd", ["float64", "empty", "unlike", "whole map", "infinite"])
 def test_what_the_kernel_does_not_take_goes_to_the_twin(odd, monkeypatch):
     q, k = pair(1, 0 if odd == "empty" else 2, 2, 5, 4, dtype=torch.float64 if odd == "float64" else torch.float32)

@@ -112,10 +112,11 @@ def _from_nvidia(asm: dict[str, Any]) -> tuple[int, int, Counter[int], Counter[s
 
 def _from_amd(asm: dict[str, Any]) -> tuple[int, int, Counter[int], Counter[str]]:
     text: str = asm["amdgcn"]
-    registers, *spilled = (
-        sum(map(int, re.findall(rf"\.{name}:\s*(\d+)", text)))
-        for name in ("vgpr_count", "vgpr_spill_count", "sgpr_spill_count")
+    # Scalar registers that do not suffice go to lanes of vector ones, not to memory.
+    registers, spilled, memory = (
+        sum(map(int, re.findall(rf"\s\.{name}:\s*(\d+)", text)))
+        for name in ("vgpr_count", "vgpr_spill_count", "private_segment_fixed_size")
     )
     small = {"byte": 1, "short": 2}
     loads = Counter(small[part] if part else 4 * int(lanes or 1) for lanes, part in _AMD_LOAD.findall(text))
-    return registers, 4 * sum(spilled), loads, Counter()
+    return registers, max(4 * spilled, memory), loads, Counter()

@@ -15,7 +15,7 @@ from .launch import launch
 from .variants import Variant
 
 TYPES = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-VALUES = 1024  # that a program makes
+BYTES = 4096  # that a program makes: 16 for each of 256 threads, as many as AMD's have, twice that for NVIDIA's
 CHANNELS = 64  # of them side by side, at most
 
 
@@ -95,14 +95,14 @@ def _empty(like: Tensor, size: tuple[int, int], dtype: torch.dtype) -> Tensor:
 
 def _launch(kernel: triton.JITFunction, made: Tensor, *tensors: Tensor, size: tuple[int, ...]) -> None:
     places, channels = made.numel() // made.shape[1], made.shape[1]
-    tile = _tile(channels)
+    tile = _tile(channels, made.dtype)
     grid = -(-places // tile["PLACES"]), -(-channels // tile["CHANNELS"])
     launch(kernel, grid, *tensors, places, channels, *size, **tile)
 
 
-def _tile(channels: int) -> dict[str, int]:
+def _tile(channels: int, dtype: torch.dtype) -> dict[str, int]:
     lanes = min(CHANNELS, triton.next_power_of_2(channels))
-    return {"PLACES": VALUES // lanes, "CHANNELS": lanes}
+    return {"PLACES": BYTES // dtype.itemsize // lanes, "CHANNELS": lanes}
 
 
 def variants() -> Iterator[Variant]:
@@ -111,5 +111,5 @@ def variants() -> Iterator[Variant]:
     for dtype, name in TYPES.items():
         forward = {"x": f"*{name}", "largest": f"*{name}", "winners": "*u8", **sizes}
         backward = {"grad": f"*{name}", "winners": "*u8", "grad_x": f"*{name}", **sizes}
-        yield Variant(f"pool, {str(dtype)[6:]}", pool_kernel, forward, _tile(CHANNELS))
-        yield Variant(f"pool backward, {str(dtype)[6:]}", pool_backward_kernel, backward, _tile(CHANNELS))
+        yield Variant(f"pool, {str(dtype)[6:]}", pool_kernel, forward, _tile(CHANNELS, dtype))
+        yield Variant(f"pool backward, {str(dtype)[6:]}", pool_backward_kernel, backward, _tile(CHANNELS, dtype))
