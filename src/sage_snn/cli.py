@@ -334,4 +334,6 @@ def main() -> None:
             kind.__name__ for kind in type(error).__mro__
         }:
             sys.exit(f"error: {shown(error)}")
+        if isinstance(error, OSError) and error.filename is not None:  # such as a name that is too long
+            sys.exit(f"error: {shown(error)}; choose another, or see to it")
         raise

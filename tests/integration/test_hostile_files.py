@@ -219,6 +219,17 @@ def test_cifar_that_would_execute_code(refused, tmp_path):
     assert not (tmp_path / "owned").exists()
 
 
+@pytest.mark.parametrize("command", [["recipes"], ["train"], ["eval"], ["check"], ["report"], ["study", "status"]])
+def test_a_name_that_no_disk_holds(refused, command):
+    assert "xxx" in refused(*command, "x" * 5000)
+
+
+@pytest.mark.parametrize("field", ["recipe", "follows"])
+def test_a_study_that_names_what_no_disk_holds(refused, tmp_path, field):
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({"recipe": "digits", "axes": {"seed": [1]}, field: "9" * 3000}))
+    assert "999" in refused("study", "status", "study.yaml")
+
+
 def test_data_of_one_class(refused, tmp_path):
     np.savez(tmp_path / "data.npz", images=np.zeros((400, 8, 8), np.uint8), labels=np.zeros(400, int))
     assert "of one class" in refused("train", "digits", "--set", "data=arrays", "--data-dir", "data.npz", *SETTINGS)

@@ -1,6 +1,7 @@
 """Nested fields under dotted names, and what is wrong with them in words."""
 
 import difflib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources.abc import Traversable
@@ -59,7 +60,7 @@ def read_text(
     try:
         return files.read_text(path), path.stem, path.parent
     except (OSError, UnicodeDecodeError, ValueError) as problem:
-        if path.suffix in (".yaml", ".yml") or path.exists():
+        if path.suffix in (".yaml", ".yml") or os.path.exists(path):
             raise error(f"cannot read {source}: {problem}") from None
         hint = f"{nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
         raise error(f"no {what} {name!r}{hint}") from None

@@ -1,5 +1,6 @@
 """A training run as data: what is trained, on what, how. Read from YAML, checked, written back with every run."""
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
@@ -228,7 +229,7 @@ class Recipe(Part):
 def weights_file(path: str | Path) -> Path:
     """The file itself, or that of a finished run's folder."""
     path = Path(path)
-    return path / "model.safetensors" if path.is_dir() else path
+    return path / "model.safetensors" if os.path.isdir(path) else path
 
 
 def shipped_recipes() -> list[str]:

@@ -1,6 +1,7 @@
 """A study as data: recipes, the axes over which they vary, and what is compared. Read from YAML, checked whole."""
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -120,9 +121,9 @@ def shipped_studies() -> list[str]:
 
 def is_study(source: str | Path) -> bool:
     """Is it the name of a study, unless a folder is called so too, or the path of a file?"""
-    path = Path(source)
-    is_file = path.is_file() or path.suffix in (".yaml", ".yml")
-    return not path.is_dir() and (is_file or str(source) in shipped_studies())
+    # Of os.path, which says no of a name that is too long; pathlib raises.
+    is_file = os.path.isfile(source) or Path(source).suffix in (".yaml", ".yml")
+    return not os.path.isdir(source) and (is_file or str(source) in shipped_studies())
 
 
 def load_study(source: str | Path, settings: Mapping[str, Any] | None = None) -> Study:
@@ -176,7 +177,7 @@ def _fields(source: str | Path) -> dict[str, Any]:
 
 def _found(name: Any, beside: Path) -> Any:
     """A file beside the study, or the name as it is."""
-    return str(beside / name) if isinstance(name, str) and (beside / name).is_file() else name
+    return str(beside / name) if isinstance(name, str) and os.path.isfile(beside / name) else name
 
 
 def _kind_at(path: list[str]) -> type[BaseModel]:

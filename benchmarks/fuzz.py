@@ -1,0 +1,298 @@
+"""Bad input by the thousand: real files and commands, mutated; each ends well or in an error of the user's.
+
+    python benchmarks/fuzz.py --cases 100000 --out FOLDER     # run it again to go on
+    python benchmarks/fuzz.py --case 4711 --out FOLDER        # one case again, with its traceback
+
+Case n depends on n alone. A case fails by any other exception, by a crash, by taking longer than SECONDS, or by code
+that a file had executed. Inputs that failed are kept in FOLDER/failed.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+import resource
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+SECONDS, BATCH, MEMORY = 20, 100, 12 * 2**30
+TINY = {
+    "epochs": 1,
+    "warmup_epochs": 0,
+    "max_steps_per_epoch": 1,
+    "train_images": 100,
+    "test_images": 20,
+    "batch_size": 8,
+    "model.depth": 2,
+    "model.dim": 16,
+    "model.heads": 2,
+    "model.time_steps": 1,
+    "threads": 1,
+}
+STUDY = (
+    "recipe: digits\naxes: {policy.kind: [fixed, sage], seed: [1, 2]}\nvariants: [{label: a, settings: {lr: 0.1}}]\n"
+)
+
+
+class Evil:
+    """Leaves a file behind when it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return open, ("owned", "w")
+
+
+WORDS = [
+    *("null", "~", "true", "-1", "0", "1e999", ".nan", "9" * 5000, "2024-99-99", "[]", "{}", "[[", "*a", "&a [*a]"),
+    *("!!python/name:os.system", "<<: *a", "../../x", "/dev/zero", "\x00", "\x1b[2J", "[/red]", "<script>", "\udcff"),
+    *("é", "\u202e", "'", '"', "|", ">", "---", "...", "%YAML 9.9", "\t", "\r\n", "{a: {a: {a: 1}}}", "x" * 3000),
+]
+
+
+def mutated(content: bytes, draw: random.Random) -> bytes:
+    """A few changes of bits, bytes, words, pieces and lines."""
+    data = bytearray(content)
+    for _ in range(draw.choice((1, 1, 2, 3, 8))):
+        at, to = sorted((draw.randrange(len(data) + 1), draw.randrange(len(data) + 1)))
+        lines = bytes(data).split(b"\n")
+        kind = draw.randrange(9)
+        if kind == 0 and data:
+            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        elif kind == 1:
+            data[at:at] = draw.choice(WORDS).encode(errors="surrogateescape")
+        elif kind == 2:
+            data[at : min(to, at + 40)] = b""
+        elif kind == 3:
+            data[at : min(to, at + 8)] = draw.choice(WORDS).encode(errors="surrogateescape")
+        elif kind == 4:
+            data = data[:at]
+        elif kind == 5:
+            data[at:at] = data[at : min(to, at + 200)]
+        elif kind == 6:
+            data[at:at] = draw.randbytes(draw.randrange(1, 9))
+        elif kind == 7:  # another value for a key
+            n = draw.randrange(len(lines))
+            lines[n] = lines[n].partition(b":")[0] + b": " + draw.choice(WORDS).encode(errors="surrogateescape")
+            data = bytearray(b"\n".join(lines))
+        else:
+            lines.insert(draw.randrange(len(lines) + 1), draw.choice(lines))
+            data = bytearray(b"\n".join(lines))
+    return bytes(data)
+
+
+class Fuzzer:
+    """The real files that are mutated, and what is done with each kind of them."""
+
+    def __init__(self, folder: Path) -> None:
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        from sage_snn.training import train
+
+        self.folder, self.run = folder, folder / "run"
+        if not (self.run / "summary.json").is_file():
+            train("digits", self.run, settings=TINY, quiet=True, resume=self.run.exists())
+        images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
+        np.savez(folder / "arrays.npz", images=images, labels=np.arange(20) % 4)
+        Image.fromarray(images[0]).save(folder / "picture.png")
+        torch.save({"weights": torch.zeros(3)}, folder / "weights.pth")
+        self.kinds: list[Callable[[Path, random.Random], None]] = [
+            *(self.recipe, self.setting, self.study, self.run_file, self.checkpoint, self.weights, self.arrays),
+            *(self.picture, self.command),
+        ]
+
+    def case(self, number: int, scratch: Path) -> str:
+        """Run case `number` in an empty folder; the kind it was of."""
+        draw = random.Random(number)
+        kind = draw.choice(self.kinds)
+        kind(scratch, draw)
+        return kind.__name__
+
+    def recipe(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.recipes import load_recipe, shipped_recipes
+        from sage_snn.recipes.recipe import SHIPPED
+
+        text = (SHIPPED / f"{draw.choice(shipped_recipes())}.yaml").read_bytes()
+        (scratch / "mine.yaml").write_bytes(mutated(text, draw))
+        load_recipe(scratch / "mine.yaml").identity()
+
+    def setting(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.recipes import load_recipe, parse_settings
+        from sage_snn.recipes.fields import flat
+
+        keys = list(dict(flat(load_recipe("digits").all_fields())))
+        typed = [f"{draw.choice(keys)}={draw.choice(WORDS)}" for _ in range(draw.randrange(1, 4))]
+        (scratch / "typed").write_text(repr(typed))
+        load_recipe("digits", parse_settings(typed)).identity()
+
+    def study(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.studies.status import status, status_table
+        from sage_snn.studies.study import load_study
+
+        (scratch / "study.yaml").write_bytes(mutated(STUDY.encode(), draw))
+        study = load_study(scratch / "study.yaml")
+        if study.count() < 100:
+            status_table(study, status(study, scratch), scratch)
+
+    def run_file(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.runs import open_run
+        from sage_snn.studies.results import load_runs, table
+
+        run = shutil.copytree(self.run, scratch / "run")
+        path = draw.choice([path for path in sorted(run.rglob("*")) if path.is_file()])
+        path.write_bytes(mutated(path.read_bytes(), draw))
+        if draw.random() < 0.5:
+            opened = open_run(run)
+            opened.network()
+            opened.unfinished()
+            _ = opened.policy_state
+        else:
+            runs = load_runs([run])
+            table(runs)
+            runs[0].signals()
+
+    def checkpoint(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.runs.checkpoint import load_checkpoint
+
+        content = next(iter((self.run / "checkpoints").iterdir())).read_bytes()
+        content = pickle.dumps({"version": 2, "state": Evil()}) if draw.random() < 0.1 else content
+        content = mutated(content, draw)
+        (scratch / f"step-000000001-{hashlib.sha256(content).hexdigest()[:16]}.pt").write_bytes(content)
+        load_checkpoint(scratch)
+
+    def weights(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.runs.weights import read_weights
+
+        source = draw.choice([self.run / "model.safetensors", self.folder / "weights.pth"])
+        (scratch / source.name).write_bytes(mutated(source.read_bytes(), draw))
+        read_weights(scratch / source.name)
+
+    def arrays(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.data import load_data
+
+        (scratch / "arrays.npz").write_bytes(mutated((self.folder / "arrays.npz").read_bytes(), draw))
+        load_data("arrays", scratch / "arrays.npz")
+
+    def picture(self, scratch: Path, draw: random.Random) -> None:
+        import torch
+
+        from sage_snn.data import Images
+
+        (scratch / "a.png").write_bytes(mutated((self.folder / "picture.png").read_bytes(), draw))
+        Images([scratch / "a.png"], torch.tensor([0])).picture(0)
+
+    def command(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn import cli
+
+        words = ["recipes", "digits", "--diff", "study", "status", "list", "report", "eval", "check", "export", "--out"]
+        words += ["--to", "onnx", "--set", "lr=1", "--json", "--policy", "--seed", "nowhere", "--help", "table1-small"]
+        typed = [draw.choice((*words, *words, *WORDS)) for _ in range(draw.randrange(1, 6))]
+        (scratch / "typed").write_text(repr(typed))
+        sys.argv = ["sage-snn", *(word for word in typed if word not in ("demo", "bench"))]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            cli.main()
+
+
+def is_users(error: BaseException) -> bool:
+    """Is it an error that the command line shows as a message?"""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(names & {"RecipeError", "RunError", "DataError", "ExportError", "SystemExit"})
+
+
+def problem_of(fuzzer: Fuzzer, number: int, scratch: Path) -> str | None:
+    """What went wrong in a case; None if nothing did."""
+    os.chdir(scratch)
+    signal.signal(signal.SIGALRM, _too_slow)
+    signal.alarm(SECONDS)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fuzzer.case(number, scratch)
+    except BaseException as error:
+        if not is_users(error):
+            return traceback.format_exc()
+    finally:
+        signal.alarm(0)
+    return "code of a file was executed" if (scratch / "owned").exists() else None
+
+
+def _too_slow(number: int, frame: object) -> None:
+    raise TimeoutError(f"it took longer than {SECONDS} s")
+
+
+def batch(fuzzer: Fuzzer, numbers: range, out: Path) -> None:
+    """Run cases in a process of its own, which writes down at which case it is; failures are moved to `failed`."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for number in numbers:
+        (out / "now").write_text(str(number))
+        scratch = out / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        problem = problem_of(fuzzer, number, scratch)
+        if problem is not None:
+            keep(out, number, problem)
+
+
+def keep(out: Path, number: int, problem: str) -> None:
+    """The input of a case that failed, and why."""
+    kept = out / "failed" / str(number)
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.parent.mkdir(exist_ok=True)
+    shutil.copytree(out / "scratch", kept, symlinks=True)
+    (kept / "problem.txt").write_text(problem, errors="backslashreplace")
+
+
+def fuzz(out: Path, cases: int) -> dict[str, int]:
+    """Run cases up to this number, from where the last time ended; how many were run, and how many failed."""
+    out.mkdir(parents=True, exist_ok=True)
+    fuzzer, state = Fuzzer(out), out / "state.json"
+    done = json.loads(state.read_text())["done"] if state.is_file() else 0
+    while done < cases:
+        numbers = range(done, min(done + BATCH, cases))
+        if (child := os.fork()) == 0:
+            try:
+                batch(fuzzer, numbers, out)
+                os._exit(0)
+            finally:
+                traceback.print_exc()
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        done = numbers.stop
+        if code != 0:  # a crash: the case at hand is to blame, the rest of the batch comes next
+            number = int((out / "now").read_text())
+            keep(out, number, f"the process ended with {code}")
+            done = number + 1
+        state.write_text(json.dumps({"done": done}))
+    failed = list((out / "failed").iterdir()) if (out / "failed").is_dir() else []
+    return {"cases": done, "failed": len(failed)}
+
+
+def main() -> None:
+    """Parse, run, print; the exit code is 1 when a case failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=10_000, help="how many in all")
+    parser.add_argument("--case", type=int, help="only this one")
+    parser.add_argument("--out", type=Path, required=True, help="folder for its state and for inputs that failed")
+    given = parser.parse_args()
+    out = given.out.absolute()
+    if given.case is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(out / "scratch", ignore_errors=True)
+        (out / "scratch").mkdir()
+        sys.exit(problem_of(Fuzzer(out), given.case, out / "scratch"))
+    told = fuzz(out, given.cases)
+    print(f"{told['cases']} cases, {told['failed']} failed; inputs of those are in {out / 'failed'}")
+    sys.exit(bool(told["failed"]))
+
+
+if __name__ == "__main__":
+    main()
