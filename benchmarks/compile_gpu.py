@@ -3,7 +3,8 @@
     python benchmarks/compile_gpu.py                  # all targets; minutes
     python benchmarks/compile_gpu.py sm_90 gfx942 --only float16
 
-Ends with 1 if a kernel spills, loads less than 16 bytes at a time where it should not, or rounds unlike its twin.
+Ends with 1 if a kernel spills, loads most of its bytes less than 16 at a time where it should not, or rounds unlike
+its twin.
 """
 
 import argparse

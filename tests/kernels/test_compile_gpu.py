@@ -72,7 +72,7 @@ def test_every_kernel_compiles_without_spills_reads_wide_and_rounds_as_its_twin(
 
 def test_a_kernel_that_rounds_otherwise_or_reads_less_is_told(run):
     ((narrow, unlike),) = run(UNLIKE)
-    assert narrow == "loads 4 bytes at most"
+    assert narrow == "0% of what it loads comes 16 bytes at a time"
     assert unlike == "rounds unlike the twin: div.full.f32, fma.rn.f32"
 
 

@@ -44,11 +44,17 @@ class Row:
     arithmetic: Counter[str]
 
     @property
+    def wide_share(self) -> float:
+        """Of the bytes that the code loads, those that come at least 16 at a time."""
+        total = sum(width * count for width, count in self.loads.items())
+        return sum(width * count for width, count in self.loads.items() if width >= WIDE) / max(1, total)
+
+    @property
     def problems(self) -> list[str]:
         """What is not as it should be, in words."""
         found = [f"spills {self.spilled} bytes"] if self.spilled else []
-        if self.variant.wide and max(self.loads, default=0) < WIDE:
-            found.append(f"loads {max(self.loads, default=0)} bytes at most")
+        if self.variant.wide and self.wide_share < 0.5:
+            found.append(f"{self.wide_share:.0%} of what it loads comes {WIDE} bytes at a time")
         if self.variant.forward and (inexact := sorted(filter(_INEXACT.fullmatch, self.arithmetic))):
             found.append(f"rounds unlike the twin: {', '.join(inexact)}")
         return found
