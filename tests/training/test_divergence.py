@@ -52,11 +52,11 @@ def test_a_network_whose_test_loss_is_not_finite_is_no_result(tmp_path, tiny, mo
 def test_a_run_that_is_stopped_does_not_keep_what_has_diverged(tmp_path, tiny, monkeypatch, interrupted):
     original = loop_module.Training._all_agree
 
-    def all_agree(self, asked):
-        if asked:
+    def all_agree(self, stop, is_seen):
+        if stop.asked:
             with torch.no_grad():
                 self.network.head.weight.fill_(torch.nan)
-        return original(self, asked)
+        return original(self, stop, is_seen)
 
     monkeypatch.setattr(loop_module.Training, "_all_agree", all_agree)
     with pytest.raises(NonFiniteError, match="diverged"):

@@ -62,6 +62,8 @@ class Row:
 
 def variants() -> Iterator[Variant]:
     """Those of all files in this folder."""
+    if is_interpreting():
+        raise RuntimeError("Triton's interpreter is on, which compiles nothing; unset SAGE_SNN_KERNELS")
     for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
         module = importlib.import_module(f".{found.name}", __package__)
         if module.__name__ != __name__ and hasattr(module, "variants"):
@@ -70,8 +72,6 @@ def variants() -> Iterator[Variant]:
 
 def compiled(target: str, chosen: Iterable[Variant] | None = None) -> Iterator[Row]:
     """A row for every variant, or for those chosen, as it is compiled for one of `TARGETS`."""
-    if is_interpreting():
-        raise RuntimeError("Triton's interpreter is on, which compiles nothing; unset SAGE_SNN_KERNELS")
     if target not in TARGETS:
         raise ValueError(f"no target {target!r}; choose from {', '.join(TARGETS)}")
     for variant in variants() if chosen is None else chosen:
