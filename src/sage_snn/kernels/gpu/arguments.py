@@ -79,6 +79,11 @@ def moments(seen: Tensor | None, x: Tensor) -> Tensor:
     return or_nothing(None if seen is None else seen.sum(0, dtype=torch.float64), x)
 
 
+def tiles_back(tiles: Tiles, times: int) -> Tiles:
+    """Those of a backward pass over so many steps, which keeps a membrane of each in registers, or none of them."""
+    return tiles.halved() if KEPT_STEPS // 2 < times <= KEPT_STEPS else tiles
+
+
 def room_for_sums(x: Tensor, tiles: Tiles, times: int, wants: Wants) -> Tensor | None:
     """(tiles, kinds, T), if somebody asks; kinds that nobody asks for are never written, nor read."""
     if not any(wants):
