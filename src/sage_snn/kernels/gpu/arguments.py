@@ -79,6 +79,11 @@ def moments(seen: Tensor | None, x: Tensor) -> Tensor:
     return or_nothing(None if seen is None else seen.sum(0, dtype=torch.float64), x)
 
 
+def tiles_back(tiles: Tiles, times: int) -> Tiles:
+    """Those of a backward pass over so many steps, which keeps a membrane of each in registers, or none of them."""
+    return tiles.halved() if KEPT_STEPS // 2 < times <= KEPT_STEPS else tiles
+
+
 def room_for_sums(x: Tensor, tiles: Tiles, times: int, wants: Wants) -> Tensor | None:
     """(tiles, kinds, T), if somebody asks; kinds that nobody asks for are never written, nor read."""
     if not any(wants):
@@ -89,11 +94,6 @@ def room_for_sums(x: Tensor, tiles: Tiles, times: int, wants: Wants) -> Tensor |
 def room_for_membranes(x: Tensor, times: int) -> Tensor | None:
     """Like x, where there are too many time steps for registers."""
     return None if times <= KEPT_STEPS else torch.empty_like(x, dtype=torch.float32)
-
-
-def warps_back(times: int) -> int:
-    """Of a program of the backward pass: half as many neurons a thread where registers would else spill."""
-    return 4 if times <= KEPT_STEPS else 8
 
 
 def sums_of(sums: Tensor | None, slope: Tensor, wants: Wants, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

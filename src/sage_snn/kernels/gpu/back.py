@@ -13,7 +13,7 @@ from .fire import affine_of, current_at, start_of
 from .membrane import after, charge, constant_at, derivative, grad_of_spike, past_reset, tau_derivative
 from .tiles import SIZES, channels_of, sizes_of, tile_of
 
-KEPT_STEPS, KINDS_OF_SUMS = 4, 5  # with more steps in registers they spill
+KEPT_STEPS, KINDS_OF_SUMS = 8, 5
 KEPT = tl.constexpr(KEPT_STEPS)
 SLOPE_SIZES = ["slope_step", "second", "third", "stride0", "stride1", "stride2"]
 KINDS = tl.constexpr(KINDS_OF_SUMS)  # over neurons: of slope, threshold, tau, squares of spikes, squares of currents

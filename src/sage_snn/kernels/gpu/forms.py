@@ -20,7 +20,7 @@ def write_down(kernel: Any, arguments: tuple[Any, ...], options: dict[str, Any],
     _written.append((kernel, dict(zip(kernel.arg_names, arguments, strict=False)) | options, num_warps))
 
 
-def forms_of(name: str, call: Callable[[], object], *, forward: bool) -> Iterator[Variant]:
+def forms_of(name: str, call: Callable[[], object], *, forward: bool, wide: bool = True) -> Iterator[Variant]:
     """Every kernel that an operator launches in a call with tensors on the meta device.
 
     Those that only put partial sums together read little, and may read it in small pieces.
@@ -31,8 +31,8 @@ def forms_of(name: str, call: Callable[[], object], *, forward: bool) -> Iterato
         compiled_in = {p.name for p in kernel.params if p.is_constexpr}
         signature = {key: "constexpr" if key in compiled_in else _type(value) for key, value in arguments.items()}
         constants = {key: arguments[key] for key, kind in signature.items() if kind == "constexpr"}
-        wide = not kernel.__name__.startswith("settle")
-        yield Variant(f"{kernel.__name__}: {name}", kernel, signature, constants, num_warps, forward, wide)
+        much = wide and not kernel.__name__.startswith("settle")
+        yield Variant(f"{kernel.__name__}: {name}", kernel, signature, constants, num_warps, forward, much)
 
 
 def _type(value: Any) -> str:

@@ -19,7 +19,7 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
-    warps_back,
+    tiles_back,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -63,7 +63,8 @@ def lif_backward(
     **options: Any,
 ) -> tuple[Tensor, ...]:
     """Gradients of currents, first membrane and slope; sums for the constants, and of squares."""
-    layout, tiles, times = Layout.of(currents), Tiles(1, 1, v.numel()), len(currents)
+    layout, times = Layout.of(currents), len(currents)
+    tiles = tiles_back(Tiles(1, 1, v.numel()), times)
     x, (start, step) = layout.flat(currents, currents.dtype), layout.start(v)
     of_spikes, of_last = (None if g is None else layout.flat(g, g.dtype) for g in (grad_spikes, grad_last))
     grad_x, grad_v = torch.empty_like(x), torch.empty_like(x[0], dtype=v.dtype)
@@ -78,7 +79,6 @@ def lif_backward(
         sums=sums,
         scratch=room_for_membranes(x, times),
         each=1,
-        num_warps=warps_back(times),
         T=times,
         SHAPE=shape,
         **slopes_of(*in_memory(slope, currents.shape, layout), x),
@@ -95,6 +95,8 @@ def variants() -> Iterator[Variant]:
     for case in CASES:
         x = torch.empty(case.times, 16, 64, 64, dtype=case.dtype, device="meta")
         v, slope = torch.empty_like(x[0], dtype=torch.float32), case.slope(64)
-        yield from forms_of(f"lif, {case}", partial(lif, x, v, **case.forward), forward=True)
+        yield from forms_of(f"lif, {case}", partial(lif, x, v, **case.forward), forward=True, wide=case.is_wide)
         inputs = x, v, x, v, slope
-        yield from forms_of(f"lif, {case}", partial(lif_backward, *inputs, **case.backward), forward=False)
+        yield from forms_of(
+            f"lif, {case}", partial(lif_backward, *inputs, **case.backward), forward=False, wide=case.is_wide
+        )

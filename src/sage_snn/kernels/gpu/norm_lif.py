@@ -22,7 +22,7 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
-    warps_back,
+    tiles_back,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -93,7 +93,8 @@ def norm_lif_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of x, weight, bias, residual and slope; sums for the constants, and of squares."""
     *full, last = step_sizes(x, times)
-    values, tiles, chosen = values_of(x, x.dtype, last), Tiles.of(*full[1:], last=last), backward_of(**options)
+    values, chosen = values_of(x, x.dtype, last), backward_of(**options)
+    tiles = tiles_back(Tiles.of(*full[1:], last=last), times)
     of_spikes, grad_x = values_of(grad_spikes, grad_spikes.dtype, last), torch.empty_like(values)
     results: dict[str, Any] = {
         "grad_x": grad_x,
@@ -102,7 +103,6 @@ def norm_lif_backward(
     sums, of_channels = room_for_sums(x, tiles, times, chosen["WANTS"]), room_for_channel_sums(x, tiles)
     shared: dict[str, Any] = {
         "scratch": room_for_membranes(values, times),
-        "num_warps": warps_back(times),
         "T": times,
         "SHAPE": shape,
         **_normal(weight, bias, mean, var, residual, eps, last),
@@ -149,7 +149,11 @@ def variants() -> Iterator[Variant]:
             residual = values if number % 2 else None
             options: dict[str, Any] = {"times": case.times, "eps": 1e-5}
             inputs = values, *per_channel[:2], None, None, residual
-            yield from forms_of(name, partial(norm_lif, *inputs, **options, **case.forward), forward=True)
+            yield from forms_of(
+                name, partial(norm_lif, *inputs, **options, **case.forward), forward=True, wide=case.is_wide
+            )
             inputs = values, values, *per_channel, residual, case.slope(64)
             options |= {"training": last or case.times != 4}
-            yield from forms_of(name, partial(norm_lif_backward, *inputs, **options, **case.backward), forward=False)
+            yield from forms_of(
+                name, partial(norm_lif_backward, *inputs, **options, **case.backward), forward=False, wide=case.is_wide
+            )

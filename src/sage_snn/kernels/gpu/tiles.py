@@ -7,7 +7,7 @@ lie last (ROWS positions), else positions (ROWS channels).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import triton
@@ -25,11 +25,16 @@ class Tiles:
     outer: int
     channels: int
     inner: int
+    largest: int = LARGEST
 
     @classmethod
     def of(cls, batch: int, channels: int, length: int, last: bool) -> "Tiles":
         """Those of images (B, C, L), channels last in memory or not."""
         return cls(batch * length, channels, 1) if last else cls(batch, channels, length)
+
+    def halved(self) -> "Tiles":
+        """With half the values, for kernels that keep many of each."""
+        return replace(self, largest=self.largest // 2)
 
     @property
     def is_last(self) -> bool:
@@ -53,9 +58,9 @@ class Tiles:
             # The fewest lanes that no channel fills; of equals the most.
             lanes = min((64, 32, 16), key=lambda width: -(-self.channels // width) * width)
             lanes = min(lanes, _power_of_two(self.channels))
-            return min(LARGEST // lanes, _power_of_two(self.positions)), lanes
-        lanes = min(LARGEST, _power_of_two(self.positions))
-        return min(LARGEST // lanes, _power_of_two(self.channels)), lanes
+            return min(self.largest // lanes, _power_of_two(self.positions)), lanes
+        lanes = min(self.largest, _power_of_two(self.positions))
+        return min(self.largest // lanes, _power_of_two(self.channels)), lanes
 
     @property
     def blocks(self) -> int:
