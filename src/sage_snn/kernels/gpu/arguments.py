@@ -80,8 +80,8 @@ def moments(seen: Tensor | None, x: Tensor) -> Tensor:
 
 
 def tiles_back(tiles: Tiles, times: int) -> Tiles:
-    """Those of a backward pass over so many steps, which keeps a membrane of each in registers, or none of them."""
-    return tiles.halved() if KEPT_STEPS // 2 < times <= KEPT_STEPS else tiles
+    """Those of a backward pass: with whole tiles and many steps some targets would run out of registers."""
+    return tiles.halved() if times > KEPT_STEPS // 2 else tiles
 
 
 def room_for_sums(x: Tensor, tiles: Tiles, times: int, wants: Wants) -> Tensor | None:
