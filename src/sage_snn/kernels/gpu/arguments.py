@@ -80,12 +80,8 @@ def moments(seen: Tensor | None, x: Tensor) -> Tensor:
 
 
 def tiles_back(tiles: Tiles, times: int) -> Tiles:
-    """Those of a backward pass over so many steps: half as large where registers would not suffice.
-
-    That is where a membrane of each of many steps is kept in them; and, with channels last, where none is.
-    """
-    are_many = times > KEPT_STEPS // 2 if tiles.is_last else KEPT_STEPS // 2 < times <= KEPT_STEPS
-    return tiles.halved() if are_many else tiles
+    """Those of a backward pass: with whole tiles and many steps some targets would run out of registers."""
+    return tiles.halved() if times > KEPT_STEPS // 2 else tiles
 
 
 def room_for_sums(x: Tensor, tiles: Tiles, times: int, wants: Wants) -> Tensor | None:

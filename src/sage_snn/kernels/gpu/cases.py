@@ -38,7 +38,7 @@ class Case:
     @property
     def is_wide(self) -> bool:
         """Is most of it read 16 bytes at a time? Constants and slopes are not, nor half precision in half tiles."""
-        return not (self.each or self.asks) and (self.dtype == torch.float32 or self.times != 8)
+        return not (self.each or self.asks) and (self.dtype == torch.float32 or self.times <= 4)
 
     @property
     def _membrane(self) -> dict[str, Any]:
