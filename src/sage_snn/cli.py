@@ -283,7 +283,9 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="the small network, and one image in the large; about two minutes")
     ] = False,
-    compiled: Annotated[bool, typer.Option("--compile", help="both networks under torch.compile too; minutes")] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="both networks under torch.compile too; minutes (on a GPU always)")
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="write the rows as JSON, and without --quick a picture beside it")
     ] = None,

@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from sage_snn import SAGE, Aligned, Fixed, Learnable, LIFNode, Scheduled, find_layers
+from sage_snn import SAGE, Aligned, Fixed, Learnable, LIFNode, Scheduled, find_layers, policy_of
 from sage_snn.control import nodes_of, tap
 from sage_snn.kernels import switched_off
 from sage_snn.laws import DeadZoneTanh
@@ -128,7 +128,10 @@ def test_a_model_that_is_captured_with_its_policy_is_trained(ours, images, attac
     model = ours()
     with attach(model) as policy:
         capture(model.blocks[1])
+        before = [parameter.clone() for parameter in model.parameters()]
         train(model, policy, images, 2)
+        assert policy_of(model) is policy  # a refusal would have removed it
+        assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 REFUSED = {
