@@ -6,20 +6,13 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from membranes import MEMBRANES
 
 from sage_snn.kernels import path, switched_off
 from sage_snn.kernels.calls import SHAPE_CODES, inverse
 from sage_snn.kernels.lif import LIF, Membrane, NativeLIF, lif
 from sage_snn.kernels.membrane import Watch
 
-MEMBRANES = st.builds(
-    Membrane,
-    tau=st.sampled_from([2.0, 1.3, 10.0]),
-    threshold=st.sampled_from([1.0, 0.3]),
-    reset=st.sampled_from([0.0, -0.2, None]),
-    decay_input=st.booleans(),
-    detach_reset=st.booleans(),
-)
 # Of gradients, which are rounded to the precision of the currents.
 TOLERANCES = {torch.float32: 2e-4, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 dtypes = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)

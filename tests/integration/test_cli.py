@@ -5,25 +5,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tiny import TINY
 
 from sage_snn.cli import main
 from sage_snn.recipes import POLICIES
 from sage_snn.runs import RunFolder
 from sage_snn.studies.study import load_study
 from sage_snn.training import train
-
-TINY = {
-    "epochs": 1,
-    "warmup_epochs": 0,
-    "max_steps_per_epoch": 2,
-    "train_images": 200,
-    "test_images": 40,
-    "batch_size": 16,
-    "model.dim": 16,
-    "model.heads": 2,
-    "model.time_steps": 2,
-    "threads": 1,
-}
 
 
 class Done(NamedTuple):

@@ -12,24 +12,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from tiny import TINY
 
 from sage_snn.cli import main
 from sage_snn.runs import RunError
 from sage_snn.studies.results import load_runs
 from sage_snn.training import train
 
-TINY = {
-    "epochs": 1,
-    "warmup_epochs": 0,
-    "max_steps_per_epoch": 2,
-    "train_images": 200,
-    "test_images": 40,
-    "batch_size": 16,
-    "model.dim": 16,
-    "model.heads": 2,
-    "model.time_steps": 2,
-    "threads": 1,
-}
 SETTINGS = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
 
 

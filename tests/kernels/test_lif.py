@@ -6,19 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from membranes import MEMBRANES
 
 from sage_snn.kernels import native
 from sage_snn.kernels.calls import SHAPE_CODES, function, inverse
 from sage_snn.kernels.lif import LIF, Membrane, NativeLIF, lif
-
-MEMBRANES = st.builds(
-    Membrane,
-    tau=st.sampled_from([2.0, 1.3, 10.0]),
-    threshold=st.sampled_from([1.0, 0.3]),
-    reset=st.sampled_from([0.0, -0.2, None]),
-    decay_input=st.booleans(),
-    detach_reset=st.booleans(),
-)
 
 
 def run(function, currents, v, slope, membrane, shape="Sigmoid"):

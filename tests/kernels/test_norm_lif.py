@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from membranes import MEMBRANES
 from spikingjelly.activation_based import neuron, surrogate
 from torch import nn
 
@@ -13,16 +14,6 @@ from sage_snn.kernels.lif import Membrane
 from sage_snn.kernels.norm_lif import batch_norm_lif, norm_lif, norm_lif_twin
 from sage_snn.layers import NormLIF
 from sage_snn.neurons import LIFNode
-
-MEMBRANES = st.builds(
-    Membrane,
-    tau=st.sampled_from([2.0, 1.3, 10.0]),
-    threshold=st.sampled_from([1.0, 0.3]),
-    reset=st.sampled_from([0.0, -0.2, None]),
-    decay_input=st.booleans(),
-    detach_reset=st.booleans(),
-)
-
 
 with_and_without = pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
 both_layouts = pytest.mark.parametrize("last", [False, True], ids=["positions last", "channels last"])
