@@ -38,6 +38,14 @@ struct Scratch {  // of one thread, grown when a tile is cut off and needs buffe
     std::vector<F> charged, in, grad, out, residual, sum, slopes, census;
 };
 
+// Room for `count` values from the beginning of a cache line on: vectors that cross two lines cost twice.
+template <class F>
+F* on_lines(std::vector<F>& buffer, Index count) {
+    buffer.resize(size_t(count + LINE / Index(sizeof(F))));
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer.data());
+    return buffer.data() + (LINE - Index(address % LINE)) % LINE / Index(sizeof(F));
+}
+
 // What is asked of the membranes in the forward pass.
 struct Asked {
     double near;

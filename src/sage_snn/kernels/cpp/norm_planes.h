@@ -161,7 +161,7 @@ template <bool Plain, class F>
 void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F>& g, Index c, Index chunk,
                 double* sums, const BackSums& asked, Scratch<F>& scratch) {
     const Affine<F> affine = p.norm.affine(g.mean, g.var, c);
-    scratch.charged.resize(size_t(p.steps * TILE));
+    F* charged = on_lines(scratch.charged, p.steps * TILE);
     F plain[TILE] = {}, with_x[TILE] = {}, rest[TILE];
     if (!Plain) std::fill(rest, rest + TILE, p.membrane.rest);
     Squares<F> squares(asked.squares);
@@ -177,13 +177,13 @@ void back_chunk(const Planes<F>& p, const Tiles<F>& functions, const Gradients<F
         const F* grad = tile.gather(g.spikes, F(0), scratch.grad);
         F* out = tile.target(g.normal(), scratch.out);
         const auto in = tile.currents(affine, x, scratch);
-        functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, scratch.charged.data());
+        functions.charge(p.membrane, in.affine, in.rows, in.stride, p.steps, v, charged);
         TileSlopes<F> slopes{g.slopes, nullptr, 0};
         if (!Plain)
             slopes = g.own_slopes.of_tile(g.slopes, p.steps, scratch.slopes, [&](auto gather) {
                 tile.runs([&](Index source, Index at, Index n) { gather(source, n, at); });
             });
-        functions.back(p.membrane, scratch.charged.data(), grad, stride, slopes, p.steps, grad_v, out, stride, asked,
+        functions.back(p.membrane, charged, grad, stride, slopes, p.steps, grad_v, out, stride, asked,
                        Plain ? nullptr : rest);
         for (Index t = 0; t < p.steps; ++t)
             for (int j = 0; j < TILE; ++j) {

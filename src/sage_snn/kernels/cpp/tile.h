@@ -131,17 +131,16 @@ void back_tile(const Membrane<F>& membrane, const F* charged, const F* grad_spik
             asked.slopes[t] += sum(sums) / slopes.steps[t];
         }
         if (!Plain && asked.constants) asked.constants[t] -= threshold_sum(m, threshold, h, grad, gv);
-        if (m.hard)
-            for (int j = 0; j < TILE; ++j) gv[j] = grad[j] + (h[j] >= threshold ? F(0) : gv[j]);
-        else
-            for (int j = 0; j < TILE; ++j) gv[j] += grad[j];
         if (!Plain && asked.constants) {
+            F charges[TILE];
+            for (int j = 0; j < TILE; ++j) charges[j] = grad[j] + (m.hard && h[j] >= threshold ? F(0) : gv[j]);
             if (t) fired(m, m.template threshold_at<Plain>(t - 1), h - TILE, sums);
-            asked.constants[steps] += tau_sum(m, h, t ? sums : start, gv);
+            asked.constants[steps] += tau_sum(m, h, t ? sums : start, charges);
         }
         for (int j = 0; j < TILE; ++j) {
-            out[j] = gv[j] * inward;
-            gv[j] -= gv[j] * m.inverse_tau;
+            const F charge = grad[j] + (m.hard && h[j] >= threshold ? F(0) : gv[j]);
+            out[j] = charge * inward;
+            gv[j] = charge - charge * m.inverse_tau;
         }
     }
 }
