@@ -31,7 +31,7 @@ class Part:
     @property
     def row(self) -> list[str]:
         """Cells of the report's table."""
-        gain = f"{self.gain[0]:.1e} to {self.gain[1]:.1e}"
+        gain = f"{self.gain[0]:.2g} to {self.gain[1]:.2g}"
         heads = ", ".join(map(str, self.dead_heads)) or "-"
         verdict = "; ".join(self.problems) or "ok"
         return [self.name, str(self.nodes), f"{self.firing_rate:.1%}", f"{self.silent:.1%}", gain, heads, verdict]
