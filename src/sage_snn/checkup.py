@@ -39,7 +39,12 @@ class Part:
 
 @dataclass
 class Report:
-    """The parts, in the model's order; prints as a table."""
+    """The parts, in the model's order; prints as a table.
+
+    Args:
+        loss: of the batch.
+        parts: what was seen: nodes outside blocks, then each block.
+    """
 
     loss: float
     parts: list[Part]
@@ -111,6 +116,14 @@ def check(
 
     `output` picks the logits from what the model returns, by default all of it, averaged over time where it has time
     steps; `loss` is called with them and the labels.
+
+    Args:
+        model: the network, attached to a policy or not.
+        images: a batch as in training.
+        labels: its classes (B,).
+        blocks: described by hand, if they are not to be found.
+        output: from what the model returns to logits (B, classes).
+        loss: a function of logits and labels.
     """
     # The copy takes the given blocks along, so that they name the copy's modules.
     network, described = copied(unwrapped(model), list(blocks) if blocks is not None else None)

@@ -28,13 +28,23 @@ class _Owner:
 
 
 def policy_of(model: nn.Module) -> "Policy | None":
-    """The policy that controls nodes of a model, None if there is none: for when its own reference was lost."""
+    """The policy that controls nodes of a model, None if there is none: for when its own reference was lost.
+
+    Args:
+        model: a network, or a part of one.
+    """
     owners = (module.__dict__.get("_policy") for module in model.modules())
     return next((owner.policy for owner in owners if isinstance(owner, _Owner) and owner.policy is not None), None)
 
 
 class Policy:
-    """A way to decide the slopes of a model during training."""
+    """A way to decide the slopes of a model during training.
+
+    Args:
+        model: the network.
+        nodes: of it whose slopes this policy writes.
+        groups: what is reported: a slope each.
+    """
 
     needs_batch = False  # does `step` want the batch that was just trained on?
     _has_stepped = False
