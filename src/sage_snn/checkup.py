@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from .compat import precise
 from .control import Group, LivingHeads, copied, find_groups, nodes_of, reading, unwrapped
+from .notebook import html_table
 
+HEAD = ["part", "nodes", "firing", "silent", "surrogate gain", "dead heads", "verdict"]
 VANISHING, EXPLODING = 1e-4, 1e4  # a node that shrinks or grows the gradient by this factor is reported
 
 
@@ -55,13 +57,19 @@ class Report:
         return math.isfinite(self.loss) and not any(part.problems for part in self.parts)
 
     def __str__(self) -> str:
-        head = ["part", "nodes", "firing", "silent", "surrogate gain", "dead heads", "verdict"]
-        rows = [head, *(part.row for part in self.parts)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        rows = [HEAD, *(part.row for part in self.parts)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join([*lines, self._verdict])
+
+    def _repr_html_(self) -> str:
+        return html_table(HEAD, (part.row for part in self.parts), self._verdict)
+
+    @property
+    def _verdict(self) -> str:
         verdict = "nothing to worry about" if self.ok else "look at the verdicts before training"
-        return "\n".join([*lines, f"loss {self.loss:.4f}: {verdict}"])
+        return f"loss {self.loss:.4f}: {verdict}"
 
 
 class _Probe:

@@ -49,6 +49,8 @@ class SAGE(Policy):
         per_rank: each process follows its own share of the batch, in place of the mean over all.
     """
 
+    shown = ("slopes", "dispersion", "zscores")
+
     def __init__(
         self,
         model: nn.Module,

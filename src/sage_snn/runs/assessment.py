@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from ..notebook import ShownInNotebooks
 from ..screen import cell, sheet, shown
 from .energy import AC_PJ, MAC_PJ, SOURCE, Activity, measure
 from .evaluation import evaluate
@@ -19,7 +20,7 @@ SHOWN_CLASSES = 12  # a larger confusion matrix fits no screen
 
 
 @dataclass(frozen=True)
-class Assessment:
+class Assessment(ShownInNotebooks):
     """Prints as tables in rich; accuracies in per cent, confusion (true, predicted) in images."""
 
     run: str

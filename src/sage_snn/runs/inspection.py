@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from torch import Tensor, nn
 
 from ..control import Block, LivingHeads, find_groups, nodes_of, reading
+from ..notebook import ShownInNotebooks
 from ..recipes.policies import POLICIES
 from ..screen import cell, sheet
 from ..signals import HeadEntropy, population_std
@@ -38,7 +39,7 @@ class BlockReport:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(ShownInNotebooks):
     """Prints as a table in rich."""
 
     run: str

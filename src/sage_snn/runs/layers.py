@@ -10,6 +10,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from ..control import nodes_of, watching
+from ..notebook import ShownInNotebooks
 from ..screen import cell, sheet
 from .folder import RunError
 from .run import Run, Which
@@ -30,7 +31,7 @@ class LayerReport:
 
 
 @dataclass(frozen=True)
-class LayerInspection:
+class LayerInspection(ShownInNotebooks):
     """Prints as a table in rich."""
 
     run: str

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..data import DataError, Images
 from ..data.arrays import read_images
 from ..data.pipeline import plain_transform
+from ..notebook import ShownInNotebooks
 from ..screen import cell, sheet
 from .card import card_of
 from .folder import RunError
@@ -33,7 +34,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(ShownInNotebooks):
     """Of several images, in their order; the table shows the likeliest `top` classes."""
 
     images: list[Prediction]
