@@ -26,4 +26,4 @@ def on_page_content(content, **_):
 
 def _mathml(found):
     drawn = convert(html.unescape(found[3]), display="block" if found[2] == "[" else "inline")
-    return f'<div class="arithmatex">{drawn}</div>' if found[2] == "[" else drawn
+    return f"<div>{drawn}</div>" if found[2] == "[" else drawn
