@@ -13,7 +13,7 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 RUN = """
 import sys, nbclient, nbformat
 notebook = nbformat.read(sys.argv[1], as_version=4)
-nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
 nbformat.write(notebook, "done.ipynb")
 """
 
@@ -31,7 +31,7 @@ def executed(tmp_path_factory):
         if name not in known:
             folder = tmp_path_factory.mktemp(name)
             command = [sys.executable, "-c", RUN, FOLDER / f"{name}.ipynb"]
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=1800)
             assert done.returncode == 0, done.stderr[-3000:]
             known[name] = [cell["outputs"] for cell in cells(folder / "done.ipynb") if cell["cell_type"] == "code"]
         return known[name]
