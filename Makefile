@@ -27,8 +27,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 # The site, without a network: build/site/index.html; `python -m http.server -d build/site` shows it with its search.
+# Not --quiet: mkdocs counts only the warnings that it prints, so that nothing would be strict.
 docs: $(INSTALLED)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # What is uploaded to a package index.
 dist: $(INSTALLED)
