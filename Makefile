@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick lint format programs browser clean
+.PHONY: demo test quick lint format docs dist programs browser clean
 
 demo: $(INSTALLED)
 	$(BIN)/sage-snn demo
@@ -25,6 +25,16 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The site, without a network: build/site/index.html; `python -m http.server -d build/site` shows it with its search.
+# Not --quiet: mkdocs counts only the warnings that it prints, so that nothing would be strict.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# What is uploaded to a package index.
+dist: $(INSTALLED)
+	@! grep -n "example.org" pyproject.toml || { echo "give the project's own addresses in pyproject.toml first"; exit 1; }
+	$(BIN)/python -m build
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "sage-snn needs Python 3.11 or newer: make PYTHON=python3.11 ..."'

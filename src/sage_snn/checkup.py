@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from .compat import precise
 from .control import Group, LivingHeads, copied, find_groups, nodes_of, reading, unwrapped
+from .notebook import html_table
 
+HEAD = ["part", "nodes", "firing", "silent", "surrogate gain", "dead heads", "verdict"]
 VANISHING, EXPLODING = 1e-4, 1e4  # a node that shrinks or grows the gradient by this factor is reported
 
 
@@ -31,7 +33,7 @@ class Part:
     @property
     def row(self) -> list[str]:
         """Cells of the report's table."""
-        gain = f"{self.gain[0]:.1e} to {self.gain[1]:.1e}"
+        gain = f"{self.gain[0]:.2g} to {self.gain[1]:.2g}"
         heads = ", ".join(map(str, self.dead_heads)) or "-"
         verdict = "; ".join(self.problems) or "ok"
         return [self.name, str(self.nodes), f"{self.firing_rate:.1%}", f"{self.silent:.1%}", gain, heads, verdict]
@@ -39,7 +41,12 @@ class Part:
 
 @dataclass
 class Report:
-    """The parts, in the model's order; prints as a table."""
+    """The parts, in the model's order; prints as a table.
+
+    Args:
+        loss: of the batch.
+        parts: what was seen: nodes outside blocks, then each block.
+    """
 
     loss: float
     parts: list[Part]
@@ -50,13 +57,19 @@ class Report:
         return math.isfinite(self.loss) and not any(part.problems for part in self.parts)
 
     def __str__(self) -> str:
-        head = ["part", "nodes", "firing", "silent", "surrogate gain", "dead heads", "verdict"]
-        rows = [head, *(part.row for part in self.parts)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+        rows = [HEAD, *(part.row for part in self.parts)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join([*lines, self._verdict])
+
+    def _repr_html_(self) -> str:
+        return html_table(HEAD, (part.row for part in self.parts), self._verdict)
+
+    @property
+    def _verdict(self) -> str:
         verdict = "nothing to worry about" if self.ok else "look at the verdicts before training"
-        return "\n".join([*lines, f"loss {self.loss:.4f}: {verdict}"])
+        return f"loss {self.loss:.4f}: {verdict}"
 
 
 class _Probe:
@@ -111,6 +124,14 @@ def check(
 
     `output` picks the logits from what the model returns, by default all of it, averaged over time where it has time
     steps; `loss` is called with them and the labels.
+
+    Args:
+        model: the network, attached to a policy or not.
+        images: a batch as in training.
+        labels: its classes (B,).
+        blocks: described by hand, if they are not to be found.
+        output: from what the model returns to logits (B, classes).
+        loss: a function of logits and labels.
     """
     # The copy takes the given blocks along, so that they name the copy's modules.
     network, described = copied(unwrapped(model), list(blocks) if blocks is not None else None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .recipes.policies import POLICIES
-from .screen import arguments, shown, speak_to_any_terminal
+from .screen import arguments, console, shown, speak_to_any_terminal
 
 if TYPE_CHECKING:
     from .studies.study import Study
@@ -58,7 +58,7 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="a recipe to show whole")] = None,
     diff: Annotated[tuple[str, str] | None, typer.Option(help="two recipes or run folders", metavar="A B")] = None,
 ) -> None:
-    """What ships: cost, reported and measured accuracy; one recipe in full; or how two differ."""
+    """What ships, a line each; one recipe in full, with its cost and accuracy; or how two differ."""
     from .recipes import tables
 
     if diff:
@@ -206,11 +206,13 @@ StudyOut = Annotated[Path, typer.Option(help="folder of runs and studies; studie
 
 
 @study.command("list")
-def study_list() -> None:
-    """What ships: what each study asks, its runs and their cost."""
-    from .studies.tables import print_studies
+def study_list(
+    name: Annotated[str | None, typer.Argument(help="a study to tell all of", metavar="STUDY")] = None,
+) -> None:
+    """What ships, a line each; or what one study asks, its cost and its runs."""
+    from .studies.tables import print_studies, print_study
 
-    print_studies()
+    print_studies() if name is None else print_study(name)
 
 
 @study.command("run")
@@ -240,12 +242,10 @@ def study_status(
     name: StudyName, out: StudyOut = Path("runs"), data_dir: DataDir = None, settings: Settings = None
 ) -> None:
     """What is done, running, waiting, or failed and why."""
-    from rich.console import Console
-
     from .studies.status import status, status_table
 
     loaded = _load_study(name, settings, data_dir)
-    Console().print(status_table(loaded, status(loaded, out), out))
+    console().print(status_table(loaded, status(loaded, out), out))
 
 
 @study.command("report")
@@ -320,9 +320,7 @@ def doctor(
 def _show(result: Any, as_json: bool) -> None:
     import json
 
-    from rich.console import Console
-
-    print(json.dumps(result.as_dict(), indent=2)) if as_json else Console().print(result)
+    print(json.dumps(result.as_dict(), indent=2)) if as_json else console().print(result)
 
 
 def main() -> None:

@@ -15,6 +15,14 @@ class DeadZoneTanh:
 
     A positive gain narrows the surrogate of disagreeing blocks, a negative one broadens it. `continuous` removes the
     jump of `gain * tanh(dead_zone)` at the edge: outside, `base + gain * tanh(z -+ dead_zone)`.
+
+    Args:
+        base: slope of a group like the others.
+        gain: largest move away from it; negative to broaden.
+        dead_zone: scores nearer to 0 than this move nothing.
+        low: smallest slope.
+        high: largest slope.
+        continuous: without the jump at the edge of the dead zone.
     """
 
     base: float = 4.0

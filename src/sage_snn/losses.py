@@ -61,6 +61,10 @@ class TET:
     """Temporal efficient training (Deng et al., ICLR 2022): cross entropy at every time step.
 
     `(1 - weight)` times its mean over time, plus `weight` times the mean squared distance of all logits to `target`.
+
+    Args:
+        weight: of the second part, 0 to 1.
+        target: of all logits in it.
     """
 
     weight: float = 0.05

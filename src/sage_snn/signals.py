@@ -24,8 +24,10 @@ Spread = Callable[[Tensor], Tensor]
 class HeadEntropy:
     """Normalised attention entropy per head, in [0, 1] (equations 2, 3).
 
-    `over` "keys": a distribution per query row; "map": one over all query-key pairs. `images`: only the first so many
-    images of the batch are read.
+    Args:
+        temperature: of the softmax over keys; smaller is sharper.
+        over: "keys": a distribution per query row; "map": one over all pairs.
+        images: of the batch that are read, the first so many; None: all.
     """
 
     reads: ClassVar[str] = "attention"
@@ -57,7 +59,7 @@ class HeadEntropy:
 
 @dataclass(frozen=True)
 class HeadGini:
-    """Gini impurity `1 - sum p^2` of the attention per head, not normalised."""
+    """Gini impurity `1 - sum p^2` of the attention per head, not normalised; `temperature`, `images` as for entropy."""
 
     reads: ClassVar[str] = "attention"
     temperature: float = 0.25
@@ -95,7 +97,7 @@ class HeadStatistics:
 
 @dataclass
 class Random:
-    """Control: uniform noise per head that knows nothing of the network; its own generator, saved with the policy."""
+    """Control: uniform noise per head that knows nothing of the network; its generator, from `seed`, is saved."""
 
     reads: ClassVar[str] = "attention"
     seed: int = 0
@@ -127,7 +129,7 @@ class Random:
 
 @dataclass(frozen=True)
 class Constant:
-    """Control: the same value for every head, so that the spread is 0 and every slope stays at its base."""
+    """Control: the same `value` for every head, so that the spread is 0 and every slope stays at its base."""
 
     reads: ClassVar[str] = "attention"
     value: float = 0.0

@@ -37,9 +37,15 @@ class History(NamedTuple):
 class Statistics:
     """How dispersions become scores. `update` is a pure function; `History` is its state.
 
-    `first`: the average starts at the first observation, or at zero with bias correction. `running`: mean and variance
-    are cumulative, or exponential with `momentum`. `restart`: mean and variance begin anew after warm-up.
-    `eps` is absolute, or a share of the running mean when `relative_eps`. `center`: subtract the mean over blocks.
+    Args:
+        decay: of the exponential average of the dispersion.
+        first: where that begins: at the first "observation", or at "zero" with bias correction.
+        running: mean and variance: "cumulative" or "exponential".
+        momentum: of the exponential ones.
+        restart: begin both anew after warm-up.
+        eps: added to the deviation before a division.
+        relative_eps: `eps` is a share of the running mean.
+        center: subtract the mean over groups; not for one group alone.
     """
 
     decay: float = 0.95

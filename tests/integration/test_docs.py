@@ -8,7 +8,7 @@ import yaml
 from sage_snn.studies.study import parse_study
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted(page for page in (ROOT / "docs").rglob("*.md") if "runs" not in page.parts[len(ROOT.parts) :])
 PAGES = [ROOT / "README.md", *DOCS]
 TEXTS = [*PAGES, *(ROOT / name for name in ("CONTRIBUTING.md", "CHANGELOG.md"))]
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -112,3 +112,10 @@ def test_the_studies_of_ones_own_can_be_run():
     planned = parse_study({"name": "mine"} | own).runs()
     assert len(planned) == 3 * 2 * 5
     assert planned[0].label == "fixed lr=0.001"
+
+
+def test_the_study_of_the_first_five_minutes_has_the_runs_that_are_told():
+    text = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    [study] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    assert len(parse_study({"name": "two"} | yaml.safe_load(study)).runs()) == 6
+    assert "trains six networks" in text

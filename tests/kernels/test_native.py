@@ -69,6 +69,15 @@ def test_without_a_compiler_the_twin_runs(fresh, monkeypatch):
     assert native.status() == "no compiler found: install g++ or clang++, or set CXX"
 
 
+def test_who_has_no_compiler_is_told_once_with_the_cure(fresh, monkeypatch, capfd):
+    monkeypatch.setattr(native, "_compilers", list)
+    assert [native.library(), native.library()] == [None, None]
+    assert capfd.readouterr().err == (
+        "sage-snn: no compiler found: install g++ or clang++, or set CXX. Everything runs in plain torch until then, "
+        "which is right but slower; SAGE_SNN_KERNELS=off is silent.\n"
+    )
+
+
 def test_a_broken_compiler_is_named_with_what_it_said(fresh, monkeypatch, tmp_path):
     broken = script(
         tmp_path / "broken", 'test "$1" = --version && echo broken 1.0 && exit; echo no licence >&2; exit 3'

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -16,6 +15,7 @@ from rich.table import Table
 from ..kernels import status
 from ..kernels.memory import keep_freed_memory
 from ..machine import device_name, processor, vectors
+from ..screen import console, sheet
 from . import gpu, measures
 from .measures import LARGE, MIDDLE, RESNET, SMALL, Row
 from .policies import policies
@@ -29,8 +29,8 @@ def run_bench(out: Path | None, *, quick: bool, compiled: bool = False, device: 
 
 def _run_bench(out: Path | None, quick: bool, compiled: bool) -> list[Row]:
     keep_freed_memory()  # for all contestants alike, as in training
-    console = Console()
-    console.print("\n".join(environment_lines()), highlight=False)
+    screen = console()
+    screen.print("\n".join(environment_lines()), highlight=False)
     rows: list[Row] = []
     plan = list(_plan(quick, compiled))
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -39,14 +39,14 @@ def _run_bench(out: Path | None, quick: bool, compiled: bool) -> list[Row]:
             progress.update(task, description=name)
             rows += list(measure)
             progress.advance(task)
-    console.print(*tables(rows), sep="\n")
+    screen.print(*tables(rows), sep="\n\n")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(
             json.dumps({"environment": environment(), "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
         )
         draw_growth(rows, out.with_suffix(".png"))
-        console.print(f"written to {out}")
+        screen.print(f"written to {out}")
     return rows
 
 
@@ -94,7 +94,7 @@ def environment_lines() -> list[str]:
 def tables(rows: list[Row]) -> Iterator[Table]:
     """Per measurement: minimum and median over the repetitions, and the ratio of the minima to SpikingJelly's."""
     for (measure, size), group in groupby(rows, key=lambda row: (row.measure, row.size)):
-        shown = Table(title=f"{measure}: {size}", title_justify="left", box=SIMPLE_HEAD)
+        shown = sheet(title=f"{measure}: {size}")
         for name in ("contestant", "minimum", "median", "times as good"):
             shown.add_column(name, justify="left" if name == "contestant" else "right")
         shown.add_column("")

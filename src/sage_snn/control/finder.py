@@ -14,7 +14,11 @@ from .target import is_node, nodes_of
 
 
 def find_blocks(model: nn.Module) -> list[Block]:
-    """The attention blocks of a spiking transformer, recognised by structure."""
+    """The attention blocks of a spiking transformer, recognised by structure.
+
+    Args:
+        model: a spiking transformer: ours, SpikingJelly's, or its authors'.
+    """
     modules = dict(model.named_modules())
     sources = {name: source for name, m in modules.items() if (source := _source(m)) is not None}
     parents = [_parent(name, modules) for name in sources]
@@ -37,7 +41,11 @@ def find_blocks(model: nn.Module) -> list[Block]:
 
 
 def find_layers(model: nn.Module) -> list[Group]:
-    """The spiking layers of any network, one group per node, in order; spikes that nobody reads have no sources."""
+    """The spiking layers of any network, one group per node, in order; spikes that nobody reads have no sources.
+
+    Args:
+        model: any network of spiking nodes with a surrogate slope.
+    """
     nodes = [(name, module) for name, module in model.named_modules() if is_node(module)]
     if not nodes:
         raise ValueError(

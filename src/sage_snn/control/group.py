@@ -13,7 +13,13 @@ from .source import Source
 
 @dataclass(eq=False)
 class Group:
-    """Nodes that share a value, with a name; `sources` is what a policy may read of them."""
+    """Nodes that share a value, with a name; `sources` is what a policy may read of them.
+
+    Args:
+        neurons: the nodes.
+        name: for tables and saved states.
+        sources: what may be read of them.
+    """
 
     neurons: Sequence[nn.Module]  # Choice: decision 11, all with one slope
     name: str | None = None
@@ -41,6 +47,22 @@ class Block(Group):
     of the heads, head after head: query, key, value and what they come to. `channels` is the width of query and key,
     if outputs are to be checked against it; `pool` is what the network does to the key's spikes before it uses them.
     In place of all that is about query and key, `source` is an attention that is read in a way of its own.
+
+    Args:
+        neurons: the nodes of the block.
+        query: module whose output is the query's spikes.
+        key: module whose output is the key's spikes.
+        heads: of the attention.
+        scale: of the scores, as the network has it.
+        layout: axes of these outputs: "TBNC", "TBCN" or "TBCHW".
+        name: for tables and saved states.
+        read: a callable (block) -> (q, k), in place of `query` and `key`.
+        parts: of the output of one module that gives query and key together.
+        attention: nodes that belong to the attention.
+        channels: width of query and key, to check outputs against.
+        pool: what the network does to the key's spikes first.
+        source: an attention that is read in a way of its own.
+        by_head: nodes whose channels are those of the heads.
     """
 
     def __init__(

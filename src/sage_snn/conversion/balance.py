@@ -39,6 +39,15 @@ def balance_thresholds(
     Where spikes are 1 high, a threshold also scales what the layers after it receive. In a chain nothing has to be
     done about that; in a residual block the second convolution is multiplied by the threshold of the first neuron,
     so that what it adds to the shortcut is in the shortcut's measure.
+
+    Args:
+        network: of `RateIF` neurons, changed in place.
+        images: to look at, (B, C, H, W).
+        percentile: of the currents, 100: the largest.
+        factor: times that.
+        in_turn: layer after layer.
+        averaged: over time first.
+        time_steps: in place of the network's T.
     """
     kinds = (DietLIF, RateIF, STDBNode)
     nodes = {name: node for name, node in unwrapped(network).named_modules() if isinstance(node, kinds)}

@@ -35,6 +35,10 @@ def to_snn(ann: nn.Module, time_steps: int) -> nn.Module:
 
     Our networks (built with `activation=QCFS` and `time_steps=1`) stay what they are, with other neurons; any other
     module is run step by step.
+
+    Args:
+        ann: the trained network.
+        time_steps: T of the spiking one.
     """
     if time_steps < 1:
         raise ValueError(f"time_steps must be at least 1, not {time_steps}")

@@ -8,6 +8,10 @@ class QCFS(nn.Module):
     """Quantised clip: `threshold * clip(floor(levels * x / threshold + 1/2) / levels, 0, 1)`, threshold trained.
 
     The gradient passes the rounding as if it were not there, inside the clip, and reaches the threshold as well.
+
+    Args:
+        levels: steps of the staircase.
+        threshold: where it ends, to begin with.
     """
 
     def __init__(self, levels: int = 8, threshold: float = 8.0) -> None:

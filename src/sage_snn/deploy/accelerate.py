@@ -14,6 +14,9 @@ def accelerate(model: nn.Module) -> nn.Module:
     Nodes keep their identity, state and hooks, and still need `reset_net`. Nodes of other classes, or with a surrogate
     that our kernels do not know, stay as they are. In half precision our membranes are float32, SpikingJelly's are not:
     there spikes may differ at the threshold.
+
+    Args:
+        model: a network of SpikingJelly's nodes.
     """
     plain: list[Any] = [m for m in model.modules() if type(m) is neuron.LIFNode and surrogate_shape(m) is not None]
     for node in plain:

@@ -38,7 +38,11 @@ class ExportError(RuntimeError):
 
 
 def formats(model: nn.Module) -> list[str]:
-    """The formats that can hold this network."""
+    """The formats that can hold this network.
+
+    Args:
+        model: the network.
+    """
     network = unwrapped(model)
     impossible = {"nir"} if _not_in_nir(network) else set[str]()
     impossible |= set() if isinstance(network, Spikformer) and not _with_constants(network) else {"official"}
@@ -51,6 +55,13 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: M
     `example` is a batch of its inputs; ONNX keeps its T and image size, not its batch size. The model is not touched.
     `card` is plain data to go along (normalisation, classes, T): in the file's own metadata where the format has any
     (ONNX, safetensors), and in a JSON file beside it.
+
+    Args:
+        model: the network.
+        path: of the file.
+        to: the format.
+        example: a batch of inputs.
+        card: plain data that goes along.
     """
     writers: dict[str, Callable[[nn.Module, Path, Tensor, Card], None]] = {
         "onnx": _write_onnx,

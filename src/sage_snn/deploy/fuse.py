@@ -33,6 +33,9 @@ def fuse(model: nn.Module) -> nn.Module:
 
     Folds every synapse-norm-LIF unit of our networks, and every convolution or linear layer that a BatchNorm follows in
     a sequential container, such as SpikingJelly's.
+
+    Args:
+        model: the trained network.
     """
     (fused,) = copied(unwrapped(model))
     fused.eval()

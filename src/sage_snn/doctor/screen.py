@@ -6,7 +6,6 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -14,6 +13,7 @@ from rich.table import Table
 from ..kernels import status
 from ..kernels.gpu.available import is_interpreting
 from ..machine import device_name, devices, processor, vectors
+from ..screen import console, sheet
 from .operators import Diagnosis, diagnose
 
 PACKAGES = ("sage-snn", "torch", "triton", "spikingjelly", "timm", "lightning", "numpy")
@@ -25,19 +25,19 @@ class DoctorError(RuntimeError):
 
 def examine() -> bool:
     """Print the screen; whether every operator agrees with its twin."""
-    console = Console()
+    screen = console()
     for name, words in _facts():
-        console.print(f"{name:<10}{words}", highlight=False, markup=False, soft_wrap=True)
+        screen.print(f"{name:<10}{words}", highlight=False, markup=False, soft_wrap=True)
     diagnoses = [diagnosis for device in devices() for diagnosis in diagnose(device)]
-    console.print(_table(diagnoses))
+    screen.print("", _table(diagnoses), "", sep="\n")
     wrong = [diagnosis for diagnosis in diagnoses if not diagnosis.is_right]
     for diagnosis in wrong:
-        console.print(
+        screen.print(
             f"{diagnosis.operator} on {diagnosis.device} is WRONG; until it is mended, set SAGE_SNN_KERNELS=off",
             style="bold red",
         )
     if not wrong:
-        console.print("every operator agrees with its twin in plain torch (flipped: share of spikes; error: relative)")
+        screen.print("every operator agrees with its twin in plain torch (flipped: share of spikes; error: relative)")
     return not wrong
 
 
@@ -53,7 +53,7 @@ def compile_for(target: str) -> bool:
         raise DoctorError("Triton's interpreter is on, which compiles nothing; unset SAGE_SNN_KERNELS")
     shown = track(compiled(target), "compiling", console=Console(stderr=True), transient=True)
     rows = sorted(shown, key=lambda row: row.variant.kernel.__name__)
-    table = Table(title=f"Triton kernels for {target}, in all forms", title_justify="left", box=SIMPLE_HEAD)
+    table = sheet(title=f"Triton kernels for {target}, in all forms")
     table.add_column("kernel")
     for name in ("forms", "registers", "spilled", "shared", "load"):
         table.add_column(name, justify="right")
@@ -62,14 +62,12 @@ def compile_for(target: str) -> bool:
         most = [max(getattr(row, measure) for row in forms) for measure in ("registers", "spilled", "shared")]
         widest = min(max(row.loads, default=0) for row in forms)
         table.add_row(name, *map(str, (len(forms), *most, widest)))
-    console = Console()
-    console.print(table)
-    console.print(
-        "the most registers and bytes of any form; load: the widest of the form that has the narrowest, bytes"
-    )
+    screen = console()
+    screen.print(table)
+    screen.print("the most registers and bytes of any form; load: the widest of the form that has the narrowest, bytes")
     wrong = [row for row in rows if row.problems]
     for row in wrong:
-        console.print(f"{row.variant.name}: {'; '.join(row.problems)}", style="bold red", highlight=False)
+        screen.print(f"{row.variant.name}: {'; '.join(row.problems)}", style="bold red", highlight=False)
     return not wrong
 
 
@@ -92,7 +90,7 @@ def _version(package: str) -> str:
 
 
 def _table(diagnoses: list[Diagnosis]) -> Table:
-    table = Table(box=SIMPLE_HEAD)
+    table = sheet()
     for name in ("operator", "device", "path"):
         table.add_column(name)
     for name in ("ms", "twin, ms", "flipped", "error"):

@@ -16,6 +16,10 @@ class PolicyCallback(Attachment, L.Callback):
     `PolicyCallback(lambda model: SAGE(model, warmup_steps=100))`; a policy that is attached already is taken too.
     A Learnable policy's parameters are at `callback.policy.parameters()` when `configure_optimizers` runs. `part`
     names the attribute that holds the network.
+
+    Args:
+        build: a policy, or a function of the model that gives one.
+        part: name of the attribute that holds the network.
     """
 
     def __init__(self, build: Callable[[nn.Module], Policy] | Policy, part: str | None = None) -> None:

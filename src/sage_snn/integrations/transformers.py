@@ -38,6 +38,11 @@ class PolicyCallback(Attachment, TrainerCallback):
     `PolicyCallback(lambda model: SAGE(model, warmup_steps=100))`; a policy that is attached already is taken too, as a
     Learnable one must be whose parameters the optimizer is to have. `part` names the attribute that holds the network,
     `resume_from` the folder of the checkpoint if training goes on from one that is not in the output folder.
+
+    Args:
+        build: a policy, or a function of the model that gives one.
+        part: name of the attribute that holds the network.
+        resume_from: folder of the checkpoint to go on from.
     """
 
     def __init__(

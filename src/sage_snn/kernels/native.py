@@ -30,6 +30,8 @@ FLAGS = shlex.split(
 )
 TUNING = (["-march=native"], ["-mcpu=native"], list[str]())  # the first that the compiler accepts
 OPENMP = (["-fopenmp"], list[str]())
+NO_COMPILER = "no compiler found: install g++ or clang++, or set CXX"
+INSTEAD = "Everything runs in plain torch until then, which is right but slower; SAGE_SNN_KERNELS=off is silent."
 SECONDS = 300  # after which a compiler is taken to hang
 
 
@@ -104,9 +106,9 @@ def _find() -> _Loaded:
             failures.append(f"{shlex.join(command)}: {error}")
     if (library := _compiled_before()) is not None:
         return _Loaded(library, _describe(library))
-    if failures:
-        return _Loaded(None, f"compiling failed: {'; '.join(failures)}")
-    return _Loaded(None, "no compiler found: install g++ or clang++, or set CXX")
+    reason = f"compiling failed: {'; '.join(failures)}" if failures else NO_COMPILER
+    print(f"sage-snn: {reason}. {INSTEAD}", file=sys.stderr, flush=True)
+    return _Loaded(None, reason)
 
 
 def _is_off() -> bool:

@@ -14,6 +14,13 @@ class SpikingNetwork(nn.Module):
 
     A network gives `forward_features(x)`, (T, B, C), and has a linear `head`. `encoding` makes spikes (T, B, C, H, W)
     of images; without it every time step sees the image itself.
+
+    Args:
+        time_steps: T, how often the network sees an image.
+        num_classes: width of the head.
+        image_size: side of the square images, in pixels.
+        in_channels: channels of the images or events.
+        encoding: makes spikes of images; without it every time step sees the image itself.
     """
 
     head: nn.Module

@@ -54,7 +54,12 @@ def _official_shape(name: str, tensor: Tensor, form: str) -> Tensor:
 
 
 def official_state_dict(model: Spikformer, *, layer_norms: bool = False) -> dict[str, Tensor]:
-    """The model's weights under the authors' names; `layer_norms` adds the two per block that they never call."""
+    """The model's weights under the authors' names; `layer_norms` adds the two per block that they never call.
+
+    Args:
+        model: our `Spikformer`.
+        layer_norms: with the two unused ones of each block.
+    """
     form = model.form
     state = {
         _official_name(name, form): _official_shape(name, tensor, form) for name, tensor in model.state_dict().items()
@@ -68,7 +73,12 @@ def official_state_dict(model: Spikformer, *, layer_norms: bool = False) -> dict
 
 
 def load_official_state_dict(model: Spikformer, state_dict: Mapping[str, Any]) -> None:
-    """Load the authors' weights, with or without their dead LayerNorms, bare or as their train.py saves them."""
+    """Load the authors' weights, with or without their dead LayerNorms, bare or as their train.py saves them.
+
+    Args:
+        model: our `Spikformer` of the same sizes.
+        state_dict: the authors' weights.
+    """
     theirs: Mapping[str, Any] = state_dict.get("state_dict", state_dict)
     theirs = {name.removeprefix("module."): tensor for name, tensor in theirs.items()}
     theirs = {name: tensor for name, tensor in theirs.items() if not re.fullmatch(r"block\.\d+\.norm[12]\.\w+", name)}

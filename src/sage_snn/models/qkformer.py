@@ -76,6 +76,18 @@ class QKFormer(SpikingNetwork):
 
     A block of token attention at a quarter of the width, one at half of it, and the other `depth` - 2 of spiking
     self-attention at the whole.
+
+    Args:
+        depth: blocks.
+        dim: width of the last stage.
+        heads: of the attention.
+        time_steps: T, how often the network sees an image.
+        num_classes: width of the head.
+        image_size: side of the square images, in pixels.
+        in_channels: channels of the images or events.
+        mlp_ratio: width of the hidden layer of a block's MLP, in widths of the block.
+        neuron: makes every spiking node; SpikingJelly's `LIFNode` gives the same network with nodes that need
+            `reset_net`.
     """
 
     def __init__(
@@ -131,7 +143,18 @@ def qkformer(
     in_channels: int = 3,
     **options: Any,
 ) -> QKFormer:
-    """QKFormer's CIFAR form; as it stands HST-4-384, 6,706,234 parameters. Further options: `mlp_ratio`, `neuron`."""
+    """QKFormer's CIFAR form; as it stands HST-4-384, 6,706,234 parameters. Further options: `mlp_ratio`, `neuron`.
+
+    Args:
+        depth: blocks.
+        dim: width of the last stage.
+        heads: of the attention.
+        time_steps: T, how often the network sees an image.
+        num_classes: width of the head.
+        image_size: side of the square images, in pixels.
+        in_channels: channels of the images or events.
+        **options: `mlp_ratio` and `neuron` of `QKFormer`.
+    """
     return QKFormer(depth, dim, heads, time_steps, num_classes, image_size, in_channels, **options)
 
 

@@ -38,6 +38,22 @@ class ResNet(SpikingNetwork):
     head, `pooled_stem` halves the image after the stem, `flat` gives the head all pixels in place of their mean.
     `activation` makes each neuron: another one makes another network of
     the same weights, such as the ANN that is converted.
+
+    Args:
+        stem: channels of the first convolutions.
+        widths: channels of each stage.
+        blocks: of each stage.
+        time_steps: T, how often the network sees an image.
+        num_classes: width of the head.
+        image_size: side of the square images, in pixels.
+        in_channels: channels of the images or events.
+        width: times the published numbers of channels.
+        hidden: width of a spiking layer before the head.
+        pooled_stem: halve the image after the stem.
+        flat: the head sees all pixels.
+        activation: makes every neuron, or an activation of the ANN of the same weights.
+        norm: makes the normalisation after a synapse.
+        encoding: makes spikes of images; without it every time step sees the image itself.
     """
 
     def __init__(
@@ -101,16 +117,28 @@ class ResNet(SpikingNetwork):
 
 
 def resnet19(**options: Any) -> ResNet:
-    """ResNet-19 of STBP-tdBN and TET: 12,630,858 parameters for 10 classes."""
+    """ResNet-19 of STBP-tdBN and TET: 12,630,858 parameters for 10 classes.
+
+    Args:
+        **options: of `ResNet`: time_steps, num_classes, image_size, in_channels, width, activation, norm, encoding.
+    """
     return ResNet([64], [128, 256, 512], [3, 3, 2], hidden=256, **options)
 
 
 def resnet20(**options: Any) -> ResNet:
-    """The CIFAR form with 16, 32 and 64 channels: 272,474 parameters for 10 classes."""
+    """The CIFAR form with 16, 32 and 64 channels: 272,474 parameters for 10 classes.
+
+    Args:
+        **options: of `ResNet`: time_steps, num_classes, image_size, in_channels, width, activation, norm, encoding.
+    """
     return ResNet([16], [16, 32, 64], [3, 3, 3], **options)
 
 
 def resnet20_wide(**options: Any) -> ResNet:
-    """What Diet-SNN calls ResNet-20: three convolutions of 64 channels and [2, 2, 2, 2] blocks, no normalisation."""
+    """What Diet-SNN calls ResNet-20: three convolutions of 64 channels and [2, 2, 2, 2] blocks, no normalisation.
+
+    Args:
+        **options: of `ResNet`: time_steps, num_classes, image_size, in_channels, width, activation, norm, encoding.
+    """
     form: dict[str, Any] = {"pooled_stem": True, "flat": True, "norm": no_norm}
     return ResNet([64, 64, 64], [64, 128, 256, 512], [2, 2, 2, 2], **(form | options))

@@ -115,7 +115,22 @@ def mean_over_tokens(x: Tensor) -> Tensor:
 
 
 class Spikformer(SpikingNetwork):
-    """Images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, classes), averaged over time."""
+    """Images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, classes), averaged over time.
+
+    Args:
+        depth: blocks.
+        dim: width, a multiple of `heads`.
+        heads: of the attention.
+        time_steps: T, how often the network sees an image.
+        num_classes: width of the head.
+        image_size: side of the square images, in pixels.
+        patch_size: side of a token, in pixels.
+        in_channels: channels of the images or events.
+        form: "cifar" or "imagenet": how the stem pools.
+        mlp_ratio: width of the hidden layer of a block's MLP, in widths of the block.
+        neuron: makes every spiking node; SpikingJelly's `LIFNode` gives the same network with nodes that need
+            `reset_net`.
+    """
 
     def __init__(
         self,

@@ -116,6 +116,18 @@ class SpikingResformer(SpikingNetwork):
 
     A stage for each of `heads`, of so many heads; `form` "cifar" starts with a convolution at full size, "imagenet"
     with one and a pooling that leave a quarter of the side. `head_width` is the size of the groups as well.
+
+    Args:
+        heads: of each stage.
+        depths: blocks of each stage.
+        head_width: channels of a head, and of a group.
+        time_steps: T, how often the network sees an image.
+        num_classes: width of the head.
+        image_size: side of the square images, in pixels.
+        in_channels: channels of the images or events.
+        form: "cifar" or "imagenet".
+        neuron: makes every spiking node; SpikingJelly's `LIFNode` gives the same network with nodes that need
+            `reset_net`.
     """
 
     def __init__(
@@ -163,6 +175,11 @@ def spikingresformer(size: Size = "ti", form: Form = "cifar", **options: Any) ->
 
     Further options: `heads` and `depths` by stage, `head_width`, `time_steps`, `num_classes`, `image_size`,
     `in_channels`, `neuron`.
+
+    Args:
+        size: "ti", "s", "m" or "l".
+        form: "cifar" or "imagenet".
+        **options: of `SpikingResformer`.
     """
     if size not in HEADS:
         raise ValueError(f"size must be one of {', '.join(HEADS)}, not {size!r}")

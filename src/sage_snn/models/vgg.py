@@ -22,6 +22,19 @@ class VGG(SpikingNetwork):
 
     `activation` makes each neuron: another one makes another network of the same weights, such as the ANN that is
     converted. `dropout` acts before the hidden layers, with one mask for all time steps of a batch.
+
+    Args:
+        layers: channels of each convolution, and where it pools.
+        hidden: width of the two hidden layers.
+        time_steps: T, how often the network sees an image.
+        num_classes: width of the head.
+        image_size: side of the square images, in pixels.
+        in_channels: channels of the images or events.
+        width: times the published numbers of channels.
+        dropout: before the hidden layers.
+        activation: makes every neuron, or an activation of the ANN of the same weights.
+        norm: makes the normalisation after a synapse.
+        encoding: makes spikes of images; without it every time step sees the image itself.
     """
 
     def __init__(
@@ -103,10 +116,20 @@ _VGG16: list[Layer] = [
 
 
 def vgg11(**options: Any) -> VGG:
-    """As Hybrid Training trains it: nine convolutions, hidden layers of 1024, no normalisation; 21 M parameters."""
+    """As Hybrid Training trains it: nine convolutions, hidden layers of 1024, no normalisation; 21 M parameters.
+
+    Args:
+        **options: of `VGG`: dropout, time_steps, num_classes, image_size, in_channels, width, activation, norm,
+            encoding.
+    """
     return VGG(_VGG11, 1024, **(dict[str, Any](norm=no_norm) | options))
 
 
 def vgg16(**options: Any) -> VGG:
-    """Thirteen convolutions, hidden layers of 4096: 33.6 M parameters for 10 classes."""
+    """Thirteen convolutions, hidden layers of 4096: 33.6 M parameters for 10 classes.
+
+    Args:
+        **options: of `VGG`: dropout, time_steps, num_classes, image_size, in_channels, width, activation, norm,
+            encoding.
+    """
     return VGG(_VGG16, 4096, **options)

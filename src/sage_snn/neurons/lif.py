@@ -42,6 +42,17 @@ class LIFNode(neuron.LIFNode):
       (1, 4) at every step.
     - `gradients`: None, or a leaf (2,) that wants a gradient, not a Parameter. Every backward pass adds to its `.grad`
       the sums of squares of the gradients of spikes and of currents.
+
+    Args:
+        tau: time constant of the membrane, in steps.
+        decay_input: divide the current by `tau` too.
+        v_threshold: where it fires.
+        v_reset: where it falls to after a spike; None: by the threshold.
+        surrogate_function: SpikingJelly's; by default a `Sigmoid` of its own, slope 4.
+        detach_reset: no gradient through the reset.
+        step_mode: "s" a step at a time, "m" (T, B, ...) at once.
+        store_v_seq: keep the membranes of all steps in `v_seq`.
+        carry_state: from one multi-step call to the next.
     """
 
     threshold: Tensor | None

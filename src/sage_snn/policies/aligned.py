@@ -21,6 +21,21 @@ class Aligned(Trying):
     side whose trial step has the lower true loss draws the slopes towards it, by `rate` times the difference of the
     losses in units of its running size. Slopes stay within [low, high]; those that are tried may be `reach` outside.
     See `Trying` for `loss`, `length` and `step(batch)`.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        loss: a function of a batch that calls the model and gives a scalar tensor.
+        slope: where it starts, for a node whose own slope is 4; another gets the same share of its own.
+        every: steps from one trial to the next.
+        reach: how far a trial moves the logarithm of a slope.
+        rate: how far the better side draws it.
+        length: of a trial step, as a share of the norm of the trained weights.
+        low: smallest slope.
+        high: largest slope.
+        seed: of the directions that are tried.
+        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
+            attention.
+        groups: the same by its general name; pass one of the two.
     """
 
     def __init__(

@@ -19,6 +19,15 @@ class ASGL(Learnable):
     In training a neuron gives, with probability `p`, the smooth step of its surrogate in place of its spike; the
     gradient is always that of the smooth step. Slopes are trained as `Learnable(per="layer")` does. In eval mode the
     network spikes. The masks come from a generator of the policy's own, alike on all ranks.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        p: share of the spikes that are smooth in training, 0 to 1.
+        slope: where it starts, for a node whose own slope is 4; another gets the same share of its own.
+        seed: of the masks.
+        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
+            attention.
+        groups: the same by its general name; pass one of the two.
     """
 
     def __init__(

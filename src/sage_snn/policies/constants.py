@@ -21,6 +21,13 @@ class LearnableConstants(Policy):
     parameters and state dict, so build the optimizer (and DDP) after this; `parameters()` is empty. Changes the
     forward pass, and stays with the network after `remove()`. `step()` keeps thresholds above a tenth of their start
     and time constants at 1, no memory, or more. Slopes stay as they are.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        target: "threshold" or "time_constant".
+        per: "layer" or "group".
+        blocks: the groups whose nodes are meant, in place of all nodes.
+        groups: the same by its general name; pass one of the two.
     """
 
     def __init__(

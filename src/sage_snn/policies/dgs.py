@@ -18,6 +18,20 @@ class DGS(Trying):
     `delta` apart, take a trial step; softmax weights over them, equal at first, take a gradient step of length 1 on
     the mean of their losses, and are added up. In the end the slope moves to the largest sum, not below `floor`.
     See `Trying` for `loss`, `length` and `step(batch)`.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        loss: a function of a batch that calls the model and gives a scalar tensor.
+        every: steps of a period.
+        batches: of a search, at the start of a period.
+        slope: where it starts, for a node whose own slope is 4; another gets the same share of its own.
+        delta: from one candidate to the next.
+        pairs: of candidates, one above and one below.
+        floor: smallest slope.
+        length: of a trial step, as a share of the norm of the trained weights.
+        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
+            attention.
+        groups: the same by its general name; pass one of the two.
     """
 
     def __init__(

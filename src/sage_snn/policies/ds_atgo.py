@@ -23,6 +23,14 @@ class DS_ATGO(PerNode):  # noqa: N801 (its published name)
     images. Width of the rectangle: `width * (1 + tanh(threshold - first threshold))`; a node of another shape gets the
     slope that makes it as high. Changes the forward pass: thresholds belong to the network, are in its state dict, and
     stay with it after `remove()`. All nodes, or those of the groups that are named.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        momentum: of the running average of the threshold.
+        width: of the rectangle at the first threshold.
+        blocks: the groups whose nodes are meant, in place of all nodes.
+        groups: the same by its general name; pass one of the two.
+        time_steps: T, where the model does not say it.
     """
 
     def __init__(

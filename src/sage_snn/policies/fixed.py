@@ -15,6 +15,14 @@ class Fixed(Policy):
     """The same slope for all block nodes and the whole training; 4 is what everybody uses.
 
     Relative, as with every policy: a node whose own slope is b gets `slope * b / 4`. With `absolute` it gets `slope`.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        slope: of all nodes, positive.
+        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
+            attention.
+        groups: the same by its general name; pass one of the two.
+        absolute: `slope` itself, whatever the node was built with.
     """
 
     def __init__(

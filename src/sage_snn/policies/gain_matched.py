@@ -19,6 +19,14 @@ class GainMatched(PerNode):
     Gain: length of the gradient of a node's currents over that of its spikes, over micro-batches and ranks. After each
     step `log slope <- log slope - rate * log gain`, kept between `low` and `high` (for a node whose own slope is 4;
     another gets the same share of its own). A node that no gradient reached keeps its slope.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        rate: how far a slope moves in one step, on a logarithmic scale.
+        low: smallest slope.
+        high: largest slope.
+        blocks: the groups whose nodes are meant, in place of all nodes.
+        groups: the same by its general name; pass one of the two.
     """
 
     def __init__(

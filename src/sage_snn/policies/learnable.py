@@ -18,6 +18,15 @@ class Learnable(Policy):
 
     Choice: decision 18, for the slope's gradient the spike counts as the smooth function that the surrogate is the
     derivative of. "block" trains the blocks' nodes; the others train all nodes, the stem's included.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        per: "network" (one slope), "block", "layer" or "time" (one for each).
+        slope: where it starts, for a node whose own slope is 4; another gets the same share of its own.
+        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
+            attention.
+        groups: the same by its general name; pass one of the two.
+        time_steps: T, where the model does not say it.
     """
 
     def __init__(

@@ -22,6 +22,12 @@ class MPD_AGL(PerNode):  # noqa: N801 (its published name)
     that in later ones; `gain` is the mean of |weight| of the BatchNorm before the node (times the threshold in tdBN),
     `decay` what the membrane keeps. A node of another shape gets the slope that makes it as high as that rectangle.
     All nodes with a BatchNorm directly before them, or those of the groups that are named.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        blocks: the groups whose nodes are meant, in place of all nodes.
+        groups: the same by its general name; pass one of the two.
+        time_steps: T, where the model does not say it.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..compat import is_graphed
 from ..control import Group, NodeSlopes, code_paths, find_groups
+from ..notebook import html_table
 
 BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
 VERSION = 1
@@ -28,16 +29,27 @@ class _Owner:
 
 
 def policy_of(model: nn.Module) -> "Policy | None":
-    """The policy that controls nodes of a model, None if there is none: for when its own reference was lost."""
+    """The policy that controls nodes of a model, None if there is none: for when its own reference was lost.
+
+    Args:
+        model: a network, or a part of one.
+    """
     owners = (module.__dict__.get("_policy") for module in model.modules())
     return next((owner.policy for owner in owners if isinstance(owner, _Owner) and owner.policy is not None), None)
 
 
 class Policy:
-    """A way to decide the slopes of a model during training."""
+    """A way to decide the slopes of a model during training.
+
+    Args:
+        model: the network.
+        nodes: of it whose slopes this policy writes.
+        groups: what is reported: a slope each.
+    """
 
     needs_batch = False  # does `step` want the batch that was just trained on?
     _has_stepped = False
+    shown: ClassVar[tuple[str, ...]] = ("slopes",)  # what a notebook tells of each block
 
     def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], groups: Sequence[Group]) -> None:
         _refuse_captured(model)
@@ -107,6 +119,15 @@ class Policy:
         model = self._model()
         paths += [f"  {line}" for line in code_paths(model)] if model is not None else []
         return "\n".join([f"{type(self).__name__} on {len(self.groups)} blocks", *paths])
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a row per block, and the description on a click."""
+        told = {name: getattr(self, name).tolist() for name in self.shown}
+        rows = [
+            (group.name or i, len(group.neurons), *(f"{values[i]:.4g}" for values in told.values()))
+            for i, group in enumerate(self.groups)
+        ]
+        return html_table(("block", "nodes", *told), rows, type(self).__name__, self.describe())
 
     def remarks(self, steps: int) -> list[str]:
         """What whoever starts a training of so many steps should know."""

@@ -30,7 +30,26 @@ class SAGE(Policy):
     Per step and block: signal per head, averaged over micro-batches and ranks; spread over heads; statistics over
     time and blocks; law. The first `warmup_steps` training steps keep the base slope while statistics accumulate.
     `per` "head", "channel" or "token" makes the slopes finer (docs/policies.md).
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        warmup_steps: training steps that keep the base slope while statistics accumulate; an epoch is usual.
+        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
+            attention.
+        groups: the same by its general name; pass one of the two.
+        source: what is read of a group: "attention", "firing", "membrane" or "gradient".
+        per: how fine the slopes are: "group", "head", "channel" or "token" (docs/policies.md).
+        signal: a callable (q, k, scale) -> (heads,); by default `HeadEntropy()`, or what fits the source.
+        spread: from the values of a group to one: "std", "mean", or a callable; by default what fits the source.
+        statistics: how that becomes a score, over time and groups.
+        law: a callable from scores (groups,) to slopes (groups,).
+        neurons: which nodes get the slope: all of the "block", those of its "attention", or "all" of the network.
+        same_step: slopes act in the backward pass of the very step: call `step()` between forward and backward.
+        every: read and move only every so many steps.
+        per_rank: each process follows its own share of the batch, in place of the mean over all.
     """
+
+    shown = ("slopes", "dispersion", "zscores")
 
     def __init__(
         self,

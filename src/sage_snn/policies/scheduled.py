@@ -25,6 +25,16 @@ class Scheduled(Policy):
 
     `shape` is "linear", "exponential", "cosine", or a callable from the share of the way, 0 to 1, to the slope.
     Relative, as with every policy: a node whose own slope is b gets that slope times b / 4.
+
+    Args:
+        model: the network whose nodes are controlled, until `remove()`; on its device already.
+        start: slope of the first step.
+        end: slope of step `steps` and of all after it.
+        steps: length of the way.
+        shape: "linear", "exponential", "cosine", or a callable from 0..1 to the slope.
+        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
+            attention.
+        groups: the same by its general name; pass one of the two.
     """
 
     def __init__(

@@ -4,48 +4,56 @@ import os
 from pathlib import Path
 
 import yaml
-from rich.console import Console
 from rich.syntax import Syntax
-from rich.table import Column, Table
+from rich.table import Column
 
-from ..screen import cell, shown
+from ..screen import cell, console, sheet, shown
 from .fields import RecipeError
 from .recipe import Recipe, differences, load_recipe, load_written_recipe, shipped_recipes
 
 
 def print_recipes() -> None:
-    """A row per shipped recipe."""
-    table = Table(
-        Column("recipe", no_wrap=True),
-        "what",
-        "cost",
-        "reported top-1 %",
-        "measured top-1 %",
-        title="sage-snn train RECIPE",
+    """A line per shipped recipe."""
+    line = {"no_wrap": True, "overflow": "ellipsis"}
+    table = sheet(
+        Column("recipe", no_wrap=True), Column("about", justify="right", no_wrap=True), Column("what", **line)
     )
     for name in shipped_recipes():
         about = load_recipe(name).about
-        table.add_row(name, *(str(about.get(key, "-")) for key in ("what", "cost", "reported", "measured")))
-    Console().print(table)
+        table.add_row(name, _time(about.get("minutes")), str(about.get("brief", about.get("what", "-"))))
+    console().print(table)
+    told = "`sage-snn recipes RECIPE` shows its cost, reported and measured accuracy, and every field."
+    console().print("", f"{told} Times are those of two CPU cores.", sep="\n", highlight=False)
+
+
+def _time(minutes: float | None) -> str:
+    """On a CPU; without it a recipe asks for more."""
+    if minutes is None:
+        return "a GPU"
+    return f"{minutes:g} min" if minutes < 60 else f"{minutes / 60:g} h"
 
 
 def print_recipe(name: str) -> None:
     """One recipe with every field, defaults filled in."""
     fields = find_recipe(name).all_fields()
-    text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=110)
-    Console().print(Syntax(text, "yaml", background_color="default"))
+    screen = console()
+    text = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True, width=min(110, screen.width - 12))
+    if screen.is_terminal:
+        screen.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
+    else:
+        print(text, end="")
 
 
 def print_difference(a: str, b: str) -> None:
     """The fields in which two recipes or runs differ."""
     rows = differences(find_recipe(a), find_recipe(b))
     if not rows:
-        Console().print(shown(f"{a} and {b} train the same thing"), markup=False)
+        console().print(shown(f"{a} and {b} train the same thing"), markup=False)
         return
-    table = Table("field", Column(cell(a)), Column(cell(b)))
+    table = sheet("field", Column(cell(a)), Column(cell(b)))
     for row in rows:
         table.add_row(*map(cell, row))
-    Console().print(table)
+    console().print(table)
 
 
 def find_recipe(name: str) -> Recipe:

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from ..screen import cell, shown
+from ..notebook import ShownInNotebooks
+from ..screen import cell, sheet, shown
 from .energy import AC_PJ, MAC_PJ, SOURCE, Activity, measure
 from .evaluation import evaluate
 from .run import Run, Which
@@ -19,7 +20,7 @@ SHOWN_CLASSES = 12  # a larger confusion matrix fits no screen
 
 
 @dataclass(frozen=True)
-class Assessment:
+class Assessment(ShownInNotebooks):
     """Prints as tables in rich; accuracies in per cent, confusion (true, predicted) in images."""
 
     run: str
@@ -85,13 +86,13 @@ def _confusion(assessment: Assessment) -> Table:
     """The whole matrix where it fits, else the pairs that are mistaken most."""
     confusion, classes = assessment.confusion, [cell(name) for name in assessment.classes]
     if len(classes) <= SHOWN_CLASSES:
-        table = Table("true \\ predicted", title="confusion, in images", title_justify="left")
+        table = sheet("true", title="confusion, in images: the true class is the row, what was predicted the column")
         for name in classes:
             table.add_column(name, justify="right")
         for name, row in zip(classes, confusion.tolist(), strict=True):
             table.add_row(name, *(str(count) if count else "·" for count in row))
         return table
-    table = Table("true", "predicted", "images", title="mistaken most often", title_justify="left")
+    table = sheet("true", "predicted", "images", title="mistaken most often")
     wrong = confusion.clone().fill_diagonal_(0)
     for pair in wrong.flatten().argsort(descending=True, stable=True)[:10].tolist():
         true, predicted = divmod(pair, len(classes))
@@ -101,7 +102,7 @@ def _confusion(assessment: Assessment) -> Table:
 
 
 def _layers(activity: Activity) -> Table:
-    table = Table("layer", title=f"per layer and image, on {activity.images} images", title_justify="left")
+    table = sheet("layer", title=f"per layer and image, on {activity.images} images")
     for name in ("firing rate", "SOPs (AC)", "MACs", "MACs as ANN"):
         table.add_column(name, justify="right")
     for name, layer in activity.layers.items():

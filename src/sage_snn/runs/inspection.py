@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from rich.console import Group, RenderableType
-from rich.table import Table
 from torch import Tensor, nn
 
 from ..control import Block, LivingHeads, find_groups, nodes_of, reading
+from ..notebook import ShownInNotebooks
 from ..recipes.policies import POLICIES
-from ..screen import cell
+from ..screen import cell, sheet
 from ..signals import HeadEntropy, population_std
 from .folder import RunError, write_atomically
 from .layers import LayerInspection, inspect_layers
@@ -39,7 +39,7 @@ class BlockReport:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(ShownInNotebooks):
     """Prints as a table in rich."""
 
     run: str
@@ -54,17 +54,19 @@ class Inspection:
         return asdict(self) | {"figure": str(self.figure)}
 
     def __rich__(self) -> RenderableType:
-        table = Table("block", title=cell(f"{self.run}, {self.policy} policy"), title_justify="left")
-        for name in ("neurons", "slope", "dispersion", "dead heads", "entropy per head"):
-            table.add_column(name, justify="left" if name == "entropy per head" else "right")
+        table = sheet("block", title=f"{self.run}, {self.policy} policy")
+        for name in ("neurons", "slope", "dispersion", "dead heads"):
+            table.add_column(name, justify="right")
+        heads = sheet("block", "entropy per head")  # a table of its own: twelve heads are as wide as a terminal
         for block in self.blocks:
             slope = "-" if block.slope is None else f"{block.slope:.4f}"
             dead = ", ".join(map(str, block.dead_heads)) or "-"
             entropy = " ".join(f"{value:.3f}" for value in block.entropy)
-            table.add_row(block.name, str(block.neurons), slope, f"{block.dispersion:.2e}", dead, entropy)
+            table.add_row(block.name, str(block.neurons), slope, f"{block.dispersion:.2e}", dead)
+            heads.add_row(block.name, entropy)
         told = f"entropy and dead heads on {self.images} test images; attention maps: {self.figure}"
         lines = [cell(self.unfinished)] if self.unfinished else []
-        return Group(*lines, table, cell(told))
+        return Group(*lines, table, "", heads, "", cell(told))
 
 
 def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection | LayerInspection:

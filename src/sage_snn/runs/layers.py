@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
 from ..control import nodes_of, watching
-from ..screen import cell
+from ..notebook import ShownInNotebooks
+from ..screen import cell, sheet
 from .folder import RunError
 from .run import Run, Which
 
@@ -31,7 +31,7 @@ class LayerReport:
 
 
 @dataclass(frozen=True)
-class LayerInspection:
+class LayerInspection(ShownInNotebooks):
     """Prints as a table in rich."""
 
     run: str
@@ -45,7 +45,7 @@ class LayerInspection:
         return asdict(self)
 
     def __rich__(self) -> RenderableType:
-        table = Table("layer", title=cell(f"{self.run}, {self.policy} policy"), title_justify="left")
+        table = sheet("layer", title=f"{self.run}, {self.policy} policy")
         for name in ("neurons", "firing rate", "never fire", "slope", "threshold"):
             table.add_column(name, justify="right")
         for layer in self.layers:

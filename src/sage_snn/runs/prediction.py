@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -16,7 +15,8 @@ from torch import Tensor
 from ..data import DataError, Images
 from ..data.arrays import read_images
 from ..data.pipeline import plain_transform
-from ..screen import cell
+from ..notebook import ShownInNotebooks
+from ..screen import cell, sheet
 from .card import card_of
 from .folder import RunError
 from .run import Run, Which
@@ -34,7 +34,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(ShownInNotebooks):
     """Of several images, in their order; the table shows the likeliest `top` classes."""
 
     images: list[Prediction]
@@ -49,7 +49,7 @@ class Predictions:
 
     def __rich__(self) -> Table:
         """A line per image."""
-        shown = Table(box=SIMPLE_HEAD)
+        shown = sheet()
         shown.add_column("image", overflow="fold")
         for rank in range(self.top):
             shown.add_column("class" if not rank else f"{rank + 1}.")

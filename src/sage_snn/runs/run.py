@@ -32,6 +32,11 @@ def load(path: str | Path, which: Which = "last", data_dir: str | Path | None = 
     """The trained network of a run's folder, in eval mode and without a policy; the data is not needed.
 
     Only a run that was stopped before it had written what it trains on asks for the data, at `data_dir` if it moved.
+
+    Args:
+        path: the folder of a run.
+        which: "last" weights, or those of the "best" epoch.
+        data_dir: where the data is now, for such a run.
     """
     return open_run(path, data_dir).network(which)
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from ..notebook import is_live
 from ..screen import shown
 from .plan import Planned
 from .state import StudyState
@@ -21,7 +22,7 @@ class StudyProgress:
     def __init__(self, state: StudyState, plan: Sequence[Planned], *, quiet: bool = False) -> None:
         self.state, self.plan = state, plan
         self.console = Console(stderr=True, quiet=quiet)
-        self._live = self.console.is_terminal and not quiet
+        self._live = is_live(self.console) and not quiet
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
         self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, disable=not self._live)
         self._total = sum(cost(planned) for planned in plan)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rich.table import Table
+from rich.console import Group
+from rich.table import Column
 
-from ..screen import cell
+from ..screen import cell, sheet
 from .plan import Planned
 from .progress import announcement
 from .state import StudyState
@@ -38,18 +39,18 @@ def status(study: Study, out: str | Path = "runs") -> list[Row]:
     return [_row(state, planned, failures.get(planned.key)) for planned in study.runs()]
 
 
-def status_table(study: Study, rows: Sequence[Row], out: str | Path = "runs") -> Table:
-    """For the screen; the caption counts, and tells the hours left."""
-    table = Table("run", "label", "T", "seed", "state", "epochs", "top-1 %", "why", title=cell(f"study {study.name}"))
+def status_table(study: Study, rows: Sequence[Row], out: str | Path = "runs") -> Group:
+    """For the screen: a line a run, whose name has T and seed; then reasons, counts, and the hours left."""
+    numbers = [Column(name, justify="right") for name in ("epochs", "top-1 %")]
+    table = sheet(Column("run", overflow="fold"), Column("label", overflow="fold"), "state", *numbers)
     for row in rows:
         top1 = "" if row.top1 is None else f"{row.top1:.2f}"
-        epochs = f"{row.epochs_done}/{row.epochs}"
-        values = (row.key, row.label, row.time_steps, row.seed, row.state, epochs, top1, row.why)
-        table.add_row(*map(cell, values))
+        table.add_row(*map(cell, (row.key, row.label, row.state, f"{row.epochs_done}/{row.epochs}", top1)))
     counts = {state: sum(row.state == state for row in rows) for state in ("done", "running", "partly", "failed")}
     told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    table.caption = cell(f"{announcement(StudyState(study, out), study.runs())}\n{told or 'nothing was started yet'}")
-    return table
+    reasons = [cell(f"{row.key}: {row.state}, {row.why}") for row in rows if row.why]
+    summary = f"{announcement(StudyState(study, out), study.runs())}\n{told or 'nothing was started yet'}"
+    return Group(table, "", *reasons, cell(summary))
 
 
 def finished_runs(study: Study, out: str | Path = "runs") -> list[Path]:

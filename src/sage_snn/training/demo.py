@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..recipes.recipe import load_recipe
 from ..runs.folder import RunFolder
+from ..screen import console, sheet
 from .start import train
 
 POLICIES = ("fixed", "learnable", "sage")  # those that the paper compares
@@ -21,8 +21,8 @@ def run_demo(out: Path, epochs: int | None = None) -> dict[str, dict[str, Any]]:
     for policy in POLICIES:
         folder = out / policy
         summaries[policy] = train("digits", folder, settings=settings | {"policy.kind": policy}, resume=folder.exists())
-    Console().print(_table(out, summaries))
-    Console().print(
+    console().print(_table(out, summaries))
+    console().print(
         f"Runs are in {out}/{{{','.join(POLICIES)}}}; curves: tensorboard --logdir {out}\n"
         "One seed on a tiny set: differences of a point or two mean nothing here.",
         markup=False,
@@ -41,8 +41,9 @@ def _length(epochs: int | None) -> dict[str, Any]:
 
 def _table(out: Path, summaries: dict[str, dict[str, Any]]) -> Table:
     seconds = next(iter(summaries.values()))["seconds"]
-    title = f"{load_recipe('digits').about['what']}"
-    table = Table("policy", "top-1 % (last)", "top-1 % (best)", "slopes at the end", "slope range", "time", title=title)
+    title = f"\n{load_recipe('digits').about['brief']}"
+    numbers = [Column(name, justify="right") for name in ("top-1 %", "best epoch")]
+    table = sheet("policy", *numbers, "slopes at end", "slopes on the way", "time", title=title)
     for policy, summary in summaries.items():
         signals = pd.concat(pd.read_parquet(part) for part in sorted(RunFolder(out / policy).signals.glob("*.parquet")))
         last = signals[signals["step"] == signals["step"].max()]["slope"]

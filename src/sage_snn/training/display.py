@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar on a terminal, plain lines elsewhere."""
+"""What a person sees while a run goes on: a live bar on a terminal or in a notebook, plain lines elsewhere."""
 
 import time
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from ..notebook import is_live
 from ..screen import shown
 
 
@@ -14,7 +15,7 @@ class Display:
 
     def __init__(self, title: str, steps: int, *, quiet: bool = False, done: int = 0) -> None:
         self.console = Console(stderr=True, quiet=quiet)
-        self._live = self.console.is_terminal and not quiet
+        self._live = is_live(self.console) and not quiet
         self._title, self._last = title, time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         tail = (TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[now]}"))

@@ -1,0 +1,109 @@
+"""The site is built as `make docs` builds it, and looked at as a reader would who has no network."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import sage_snn
+import sage_snn.conversion
+import sage_snn.deploy
+import sage_snn.losses
+import sage_snn.models
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {"https://squidfunk.github.io/mkdocs-material/"}  # who made the theme; nothing is fetched from there
+
+pytestmark = pytest.mark.slow
+
+
+class Page(HTMLParser):
+    """What a page links to, what it loads, and the anchors that it has."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.loads, self.anchors = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        told = dict(attrs)
+        self.anchors |= {told[name] for name in ("id", "name") if told.get(name)}
+        if tag == "a" and told.get("href"):
+            self.links.append(told["href"])
+        elif tag in ("script", "img", "link", "iframe"):
+            self.loads += [told[name] for name in ("src", "href") if told.get(name)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    # Not --quiet, with which mkdocs counts no warnings and --strict means nothing.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+
+
+def test_every_page_of_the_docs_is_on_the_site(site, pages):
+    written = {page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")}
+    assert {path.relative_to(site) for path in pages} == {page.with_suffix(".html") for page in written}
+
+
+def test_links_and_anchors_lead_somewhere(pages):
+    checked = 0
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.is_file(), f"{path.name} links to {link}, which is not on the site"
+            if parts.fragment and target in pages:
+                anchors = pages[target].anchors
+                assert unquote(parts.fragment) in anchors, f"{path.name} links to {link}; there is no such anchor"
+            checked += 1
+    assert checked > 1000
+
+
+def test_nothing_is_fetched_from_elsewhere(pages):
+    assert {load for page in pages.values() for load in page.loads if urlsplit(load).netloc} == set()
+    assert {link for page in pages.values() for link in page.links if "squidfunk" in link} == ELSEWHERE
+
+
+def test_the_search_knows_what_is_written(site):
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    told = " ".join(entry["text"] for entry in index["docs"])
+    assert "warmup_steps" in told
+    assert any(entry["location"].startswith("faq.html#") for entry in index["docs"])
+
+
+def test_equations_are_drawn_by_the_browser_itself(site):
+    page = (site / "equations.html").read_text(encoding="utf-8")
+    assert page.count("<math") > 10
+    assert "arithmatex" not in page
+    assert r"\frac" not in re.sub(r"<annotation.*?</annotation>", "", page, flags=re.DOTALL)
+
+
+def test_every_public_name_is_in_the_reference(site, pages):
+    reference = pages[site / "reference.html"]
+    named = {anchor.rpartition(".")[2] for anchor in reference.anchors}
+    # In words only: what timm knows, and `spikformer`, which is hidden by the file of its class.
+    named |= set(
+        re.findall(r"<code>(\w+)(?:\(\.\.\.\))?</code>", (site / "reference.html").read_text(encoding="utf-8"))
+    )
+    rooms = (sage_snn, sage_snn.models, sage_snn.conversion, sage_snn.deploy)
+    assert {name for room in rooms for name in room.__all__} - {"SUFFIXES"} - named == set()
+    assert {"CrossEntropy", "TET", "SumCrossEntropy", "PolicyCallback", "head_entropy"} <= named
