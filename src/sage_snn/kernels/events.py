@@ -22,7 +22,7 @@ from .path import path
 
 # Of a thousand values those that may be other than zero: dense products are as fast near 450 (forward) and 300 (weight
 # gradients) on the machines of docs/performance.md, and near 200 on some others.
-FORWARD, BACKWARD = 250, 200
+FORWARD, BACKWARD = 300, 200
 # Below, a call costs more than it saves.
 _INPUTS, _OUTPUTS, _ROWS = 16, 32, 64
 
