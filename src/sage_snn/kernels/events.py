@@ -105,7 +105,7 @@ class EventConv(torch.autograd.Function):
         of_weight = (
             torch.ops.sage_snn.event_conv_weight(grad, x, weight, ctx.stride, BACKWARD) if wants_weight else None
         )
-        return of_x, of_weight, grad.sum((0, 2, 3)) if wants_bias else None, None
+        return of_x, of_weight, _last(grad).sum((0, 2, 3)) if wants_bias else None, None
 
 
 class EventMap(torch.autograd.Function):
