@@ -83,9 +83,7 @@ def test_convolution_equals_torch_in_float64(size, outputs, stride, rate, kind, 
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.tuples(st.integers(1, 500), st.integers(1, 500)), st.integers(1, 140), RATES, KINDS, st.booleans()
-)
+@given(st.tuples(st.integers(1, 500), st.integers(1, 500)), st.integers(1, 140), RATES, KINDS, st.booleans())
 def test_map_equals_torch_in_float64(size, outputs, rate, kind, with_bias):
     x, weight = drawn(*size, rate=rate, kind=kind, dtype=torch.float64), weights(outputs, size[1], dtype=torch.float64)
     bias = weights(outputs, dtype=torch.float64) if with_bias else None
@@ -168,9 +166,7 @@ def test_more_than_the_limit_is_computed_by_torch(monkeypatch):
     x, weight, grad = last(drawn(4, 32, 16, 16, rate=0.5)), weights(32, 32, 3, 3), last(torch.randn(4, 32, 16, 16))
     tokens, matrix, more = drawn(512, 384, rate=0.5), weights(64, 384), torch.randn(512, 64)
     assert torch.equal(ops.event_conv(x, weight, None, 1, FORWARD), F.conv2d(x, weight, padding=1))
-    assert torch.equal(
-        ops.event_conv_weight(grad, x, weight, 1, BACKWARD), dense_weight(grad, x, weight, 1)
-    )
+    assert torch.equal(ops.event_conv_weight(grad, x, weight, 1, BACKWARD), dense_weight(grad, x, weight, 1))
     assert torch.equal(ops.event_map(tokens, matrix, None, NEVER), F.linear(tokens, matrix))
     assert torch.equal(ops.event_map_weight(more, tokens, NEVER), more.t() @ tokens)
     # Rates that change from call to call: each call chooses anew, here by the kernel alone.
@@ -210,7 +206,11 @@ def test_weights_and_gradients_that_are_not_finite_spread_as_in_dense_sums(odd):
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_through_autograd_are_torchs(stride, dtype):
-    x, weight, bias = last(drawn(4, 32, 8, 8, dtype=dtype)), weights(64, 32, 3, 3, dtype=dtype), weights(64, dtype=dtype)
+    x, weight, bias = (
+        last(drawn(4, 32, 8, 8, dtype=dtype)),
+        weights(64, 32, 3, 3, dtype=dtype),
+        weights(64, dtype=dtype),
+    )
     found = gradients(lambda x, w, b: event_conv(x, w, b, stride), x, weight, bias)
     expected = gradients(lambda x, w, b: F.conv2d(x, w, b, stride, 1), x, weight, bias)
     tokens, matrix = drawn(4, 64, 32, dtype=dtype), weights(64, 32, dtype=dtype)
@@ -272,9 +272,9 @@ def test_compiled_graph_is_one_and_gives_the_bits_of_eager():
     torch.compiler.reset()
     x, weight, bias = last(drawn(4, 32, 8, 8)), weights(64, 32, 3, 3), weights(64)
     tokens, matrix = drawn(4, 64, 32, kind="counts"), weights(64, 32)
-    for function, leaves in ((event_conv, (x, weight, bias)), (event_map, (tokens, matrix, bias))):
-        compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
-        assert all(equal(gradients(compiled, *leaves), gradients(function, *leaves)))
+    for product, leaves in ((event_conv, (x, weight, bias)), (event_map, (tokens, matrix, bias))):
+        compiled = torch.compile(product, backend="aot_eager", fullgraph=True)
+        assert all(equal(gradients(compiled, *leaves), gradients(product, *leaves)))
 
 
 @pytest.mark.parametrize("size", [(3, 40, 7, 6), (2, 33, 1, 1)])

@@ -132,9 +132,9 @@ class EventMap(torch.autograd.Function):
 def _conv_backward(grad: Tensor, x: Tensor, weight: Tensor, stride: int, which: int) -> Tensor:
     """torch's gradient of x (0) or of the weight (1)."""
     wanted = [which == 0, which == 1, False]
-    return _aten.convolution_backward(
-        grad, x, weight, None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], 1, wanted
-    )[which]
+    return _aten.convolution_backward(grad, x, weight, None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], 1, wanted)[
+        which
+    ]
 
 
 def _size(x: Tensor, weight: Tensor, stride: int) -> tuple[int, int, int, int]:
