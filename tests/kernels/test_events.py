@@ -241,6 +241,16 @@ def test_what_the_kernel_does_not_take_goes_to_torch(x):
     assert torch.equal(event_map(tokens, matrix), F.linear(tokens, matrix))
 
 
+@pytest.mark.parametrize("inputs", [16, 64])
+def test_operands_that_do_not_fit_are_refused_by_torch(inputs):
+    with pytest.raises(RuntimeError, match="channels"):
+        event_conv(last(drawn(4, inputs, 8, 8)), weights(64, 32, 3, 3))
+    with pytest.raises(RuntimeError, match="shapes"):
+        event_map(drawn(256, inputs), weights(64, 32))
+    with pytest.raises(RuntimeError, match="bias"):
+        event_conv(last(drawn(4, inputs, 8, 8)), weights(64, inputs, 3, 3), weights(63))
+
+
 @pytest.mark.parametrize(
     "options",
     [{"padding": 0}, {"dilation": 2}, {"groups": 2}, {"padding_mode": "reflect"}, {"stride": 3}, {"stride": (1, 2)}],

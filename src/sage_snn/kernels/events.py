@@ -49,9 +49,8 @@ def are_off() -> bool:
 
 def event_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
     """`F.conv2d(x, weight, bias, stride, padding=1)` of a kernel of 3 x 3."""
-    if x.ndim != 4 or not _may_pay(x, weight, x.shape[0] * x.shape[2] * x.shape[3] // stride**2):
-        return F.conv2d(x, weight, bias, stride, 1)
-    if not x.is_contiguous(memory_format=torch.channels_last):
+    is_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    if not is_last or not _may_pay(x, x.shape[1], weight, bias, stride**2):
         return F.conv2d(x, weight, bias, stride, 1)
     if wants_gradients(x, weight, bias):
         return EventConv.apply(x, weight, bias, stride)  # pyright: ignore[reportReturnType]
@@ -60,20 +59,23 @@ def event_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: in
 
 def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear(x, weight, bias)`."""
-    if not x.is_contiguous() or not _may_pay(x, weight, x.numel() // max(1, x.shape[-1])):
+    if not x.is_contiguous() or not _may_pay(x, x.shape[-1], weight, bias):
         return F.linear(x, weight, bias)
     if wants_gradients(x, weight, bias):
         return EventMap.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
     return torch.ops.sage_snn.event_map(x, weight, bias, FORWARD)
 
 
-def _may_pay(x: Tensor, weight: Tensor, rows: int) -> bool:
-    outputs, inputs = weight.shape[:2]
+def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_out: int = 1) -> bool:
+    """Of so many positions one is computed. What does not fit together goes to torch, which says why."""
+    operands = [weight] if bias is None else [weight, bias]
     return (
         inputs >= _INPUTS
-        and outputs >= _OUTPUTS
-        and rows >= _ROWS
-        and x.dtype == weight.dtype
+        and len(weight) >= _OUTPUTS
+        and x.numel() >= _ROWS * inputs * left_out
+        and weight.shape[1] == inputs
+        and (bias is None or bias.shape == weight.shape[:1])
+        and all(operand.dtype == x.dtype and operand.device == x.device for operand in operands)
         and x.dtype in SUFFIX
         and path(x) == "C++"
         and not are_off()
