@@ -116,7 +116,7 @@ def _is_off() -> bool:
 
 def _tuning() -> tuple[list[str], ...]:
     asked = os.environ.get("SAGE_SNN_MARCH")
-    return ([f"-march={asked}"],) if asked else TUNING
+    return ([f"-march={asked}"], []) if asked else TUNING
 
 
 class _BuildError(RuntimeError):
@@ -180,6 +180,8 @@ def _compile(command: list[str], version: str, name: str, kept: cache.Cache | No
 
 def _build(command: list[str], version: str, folder: Path, output: Path) -> None:
     tuning = _first_accepted(command, _tuning(), "int x;", folder)
+    if (asked := os.environ.get("SAGE_SNN_MARCH")) and not tuning:
+        raise _BuildError(f"it refuses -march={asked}; set SAGE_SNN_MARCH to a processor that it knows, or not at all")
     openmp = _first_accepted(command, OPENMP, "#include <omp.h>\nint x = omp_get_max_threads();", folder)
     words = version.splitlines()[0] if version else command[0]
     build = f"compiled with {words}, {'OpenMP' if openmp else 'one thread (no OpenMP)'}, {' '.join(tuning) or '-O3'}"
