@@ -42,10 +42,11 @@ inline void store(F* to, Vector<F> v) {
 }
 
 // a * b + c, rounded once, as matrix products do it.
+inline float fused_one(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline double fused_one(double a, double b, double c) { return __builtin_fma(a, b, c); }
 template <class F>
 inline Vector<F> fused(F a, Vector<F> b, Vector<F> c) {
-    for (int i = 0; i < LANES<F>; ++i) c[i] = std::is_same<F, float>::value ? F(__builtin_fmaf(float(a), float(b[i]), float(c[i])))
-                                                                             : F(__builtin_fma(double(a), double(b[i]), double(c[i])));
+    for (int i = 0; i < LANES<F>; ++i) c[i] = fused_one(a, F(b[i]), F(c[i]));
     return c;
 }
 #if defined(__AVX512F__)
