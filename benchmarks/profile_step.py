@@ -13,7 +13,7 @@ from sage_snn.bench.contestants import Size, training_step
 from sage_snn.bench.measures import LARGE, MIDDLE, SMALL
 
 KINDS = {  # the first that a name holds, in this order
-    "convolutions, products": ("convolution", "mkldnn", "addmm", "aten::mm"),
+    "convolutions, products": ("convolution", "mkldnn", "addmm", "aten::mm", "sage_snn::event"),
     "BatchNorm and LIF": ("sage_snn::norm_lif", "batch_norm"),
     "LIF of the attention": ("sage_snn::lif",),
     "attention products": ("bmm",),

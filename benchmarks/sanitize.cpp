@@ -36,6 +36,15 @@
                                   std::uint8_t*, int);                                                                \
     extern "C" void sage_pool_backward_##S(const F*, const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t,   \
                                            std::int64_t, F*, int);                                                    \
+    extern "C" int sage_event_conv_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t, const F*,        \
+                                       std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,          \
+                                       std::int64_t, std::int64_t, F*, int);                                          \
+    extern "C" int sage_event_conv_weight_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t,           \
+                                              std::int64_t, std::int64_t, std::int64_t, std::int64_t, F*, int);       \
+    extern "C" int sage_event_map_##S(const F*, const F*, const F*, std::int64_t, std::int64_t, std::int64_t,         \
+                                      std::int64_t, F*, int);                                                         \
+    extern "C" int sage_event_map_weight_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t,            \
+                                             std::int64_t, F*, int);                                                  \
     extern "C" void sage_unpack_bits_##S(const std::uint64_t*, std::int64_t, F*, int);
 DECLARE(float, f32)
 DECLARE(double, f64)
@@ -127,6 +136,41 @@ static void together(int threads, const std::function<void(int)>& body) {
 EXERCISE(float, f32)
 EXERCISE(double, f64)
 
+// Spikes, counts and other numbers at a rate; shared inputs, an output for each of three threads.
+#define EXERCISE_EVENTS(F, S)                                                                                         \
+    static int exercise_events_##S(std::int64_t images, std::int64_t height, std::int64_t width, std::int64_t inputs, \
+                                   std::int64_t outputs, std::int64_t stride, double rate) {                          \
+        std::bernoulli_distribution fires(rate);                                                                      \
+        std::vector<F> x(size_t(images * height * width * inputs));                                                   \
+        const std::int64_t size = ((height - 1) / stride + 1) * ((width - 1) / stride + 1), rows = images * height * width; \
+        const auto weight = noise<F>(outputs * inputs * 9), bias = noise<F>(outputs), grad = noise<F>(images * size * outputs), \
+                   more = noise<F>(rows * outputs), numbers = noise<F>(std::int64_t(x.size()));                       \
+        int failures = 0;                                                                                             \
+        for (int kind = 0; kind < 2; ++kind) {                                                                        \
+            for (size_t i = 0; i < x.size(); ++i) x[i] = fires(generator) ? (kind ? numbers[i] : F(1)) : F(0);        \
+            std::vector<int> done(3);                                                                                 \
+            together(3, [&](int which) {                                                                              \
+                const std::int64_t limit = which < 2 ? 1000 : 100;                                                    \
+                std::vector<F> out(grad.size()), tokens(more.size()), of_weight(weight.size()),                       \
+                    of_matrix(size_t(outputs * inputs));                                                              \
+                done[size_t(which)] =                                                                                 \
+                    sage_event_conv_##S(x.data(), weight.data(), 9 * inputs, which ? 1 : 9, which ? inputs : 1,       \
+                                        which ? bias.data() : nullptr, images, height, width, inputs, outputs,        \
+                                        stride, limit, out.data(), which + 1) +                                       \
+                    sage_event_conv_weight_##S(x.data(), grad.data(), images, height, width, inputs, outputs, stride, \
+                                               limit, of_weight.data(), which + 1) +                                  \
+                    sage_event_map_##S(x.data(), weight.data(), which ? bias.data() : nullptr, rows, inputs, outputs, \
+                                       limit, tokens.data(), which + 1) +                                             \
+                    sage_event_map_weight_##S(x.data(), more.data(), rows, inputs, outputs, limit, of_matrix.data(),  \
+                                              which + 1);                                                             \
+            });                                                                                                       \
+            failures += done[0] != 4 || done[1] != 4 || (rate == 1 && done[2] != 0);                                  \
+        }                                                                                                             \
+        return failures;                                                                                              \
+    }
+EXERCISE_EVENTS(float, f32)
+EXERCISE_EVENTS(double, f64)
+
 static int exercise_attention(std::int64_t tokens, std::int64_t width, bool tokens_last, double rate) {
     const std::int64_t shape[5] = {2, 2, 3, tokens, width}, each = tokens * width;
     const bool heads_together = !tokens_last && tokens % 4 == 0;
@@ -174,6 +218,12 @@ int main() {
     for (std::int64_t tokens : {1, 8, 63, 64, 65, 196})
         for (std::int64_t width : {1, 8, 32, 63, 65, 130})
             failures += exercise_attention(tokens, width, tokens % 2 != 0, 0.3) + exercise_attention(tokens, width, width % 2 != 0, 1.0);
+    const std::int64_t events[][6] = {{1, 1, 1, 1, 1, 1},    {2, 3, 5, 13, 29, 1},  {2, 4, 3, 70, 80, 2}, {1, 9, 8, 64, 130, 1},
+                                      {3, 1, 4, 200, 17, 2}, {1, 20, 20, 33, 5, 2}, {1, 2, 2, 400, 64, 1}};
+    for (const auto& s : events)
+        for (double rate : {0.0, 0.2, 1.0})
+            failures += exercise_events_f32(s[0], s[1], s[2], s[3], s[4], s[5], rate) +
+                        exercise_events_f64(s[0], s[1], s[2], s[3], s[4], s[5], rate);
     const float x[3] = {0.f, -INFINITY, NAN};
     float e[3];
     sage_exp_negative(x, e, 3);

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from sage_snn.bench import bench, gpu, measures, policies
 from sage_snn.bench.contestants import Size, Unit
+from sage_snn.bench.events import Convolution, Map, event_driven
 from sage_snn.bench.resnet import ResNetSize
 from sage_snn.bench.timing import Timing, alternate
 from sage_snn.cli import app
@@ -44,8 +45,8 @@ def test_the_twin_runs_without_kernels_and_they_come_back():
 @pytest.mark.parametrize(
     ("rows", "contestants"),
     [
-        (lambda: measures.training((TINY,), 1), 5),
-        (lambda: measures.training((TINY_RESNET,), 1, measure="of ResNet-19"), 5),
+        (lambda: measures.training((TINY,), 1), 6),
+        (lambda: measures.training((TINY_RESNET,), 1, measure="of ResNet-19"), 6),
         (lambda: measures.units((Unit(2, 2, 4, 8),), 1), 4),
         (lambda: measures.inferring((TINY,), 1), 4),
     ],
@@ -57,6 +58,27 @@ def test_ratios_are_to_spikingjelly_in_the_same_run(rows, contestants):
     peer = next(row for row in found if row.contestant == "SpikingJelly")
     assert peer.ratio == 1.0
     assert [row.ratio for row in found] == [peer.minimum / row.minimum for row in found]
+
+
+def test_event_driven_and_dense_products_stand_side_by_side_at_every_rate():
+    found = list(event_driven((Convolution(32, 32, 8, images=2), Map(32, 32, 128)), 1, rates=(0.05, 0.3)))
+    assert len(found) == 2 * 2 * 2 * 2
+    for dense, driven in zip(found[::2], found[1::2], strict=True):
+        assert (dense.contestant, driven.contestant) == ("dense", "event-driven")
+        assert dense.size == driven.size
+        assert driven.ratio == dense.minimum / driven.minimum
+    assert [row.size for row in found[::4]] == [
+        "3x3 convolution 32 -> 32, 8x8, 2 images, forward, 5 % firing",
+        "3x3 convolution 32 -> 32, 8x8, 2 images, forward, 30 % firing",
+        "token-wise map 32 -> 32, 128 tokens, forward, 5 % firing",
+        "token-wise map 32 -> 32, 128 tokens, forward, 30 % firing",
+    ]
+
+
+def test_the_environment_says_what_torch_was_held_to(monkeypatch):
+    assert "held to" not in bench.environment()["processor"]
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert bench.environment()["processor"].endswith("oneDNN to AVX2)")
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])

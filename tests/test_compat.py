@@ -110,3 +110,12 @@ def test_every_batch_normalisation_is_one():
     for norm in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm):
         assert issubclass(norm, compat.AnyBatchNorm)
     assert not issubclass(nn.LayerNorm, compat.AnyBatchNorm)
+
+
+def test_somebody_who_looks_at_every_operation_is_seen():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    assert not compat.has_dispatch_mode()
+    with FlopCounterMode(display=False):
+        assert compat.has_dispatch_mode()
+    assert not compat.has_dispatch_mode()

@@ -341,6 +341,38 @@ def test_accelerated_nodes_are_the_same_objects_and_give_equal_gradients(jelly, 
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-9)
 
 
+def test_accelerated_synapses_are_driven_by_events_with_the_same_bits(tmp_path):
+    torch.manual_seed(0)
+    plain = nn.Sequential(
+        layer.Conv2d(32, 64, 3, padding=1, bias=False, step_mode="m"),
+        layer.BatchNorm2d(64, step_mode="m"),
+        neuron.LIFNode(step_mode="m"),
+        layer.SeqToANNContainer(nn.Conv2d(64, 32, 3, stride=2, padding=1), nn.Flatten()),
+        layer.Linear(512, 40, step_mode="m"),
+        nn.Linear(40, 33),
+    )
+    fast = accelerate(copy.deepcopy(plain))
+    spikes = (torch.rand(80, 32, 8, 8) < 0.1).float().contiguous(memory_format=torch.channels_last)
+    found = [model(spikes.unflatten(0, (2, 40))) for model in (plain, fast)]
+    assert torch.equal(*found)
+    assert found[0].std() > 0
+    assert "Event" in str(fast[0](spikes.unflatten(0, (2, 40))).grad_fn.next_functions[0][0])
+    assert [type(m).__name__ for m in (fast[0], fast[3][0], fast[4], fast[5])] == [
+        *("JellyConv", "SpikeConv", "JellyLinear", "SpikeLinear")
+    ]
+    torch.save(fast, tmp_path / "fast.pt")
+    functional.reset_net(fast)
+
+
+def test_nir_holds_what_was_accelerated(tmp_path):
+    import nir
+
+    chain = nn.Sequential(layer.Conv2d(1, 2, 3, padding=1, step_mode="m"), neuron.LIFNode(tau=2.0, step_mode="m"))
+    graph = nir.read(export(accelerate(chain), tmp_path / "chain.nir", "nir", torch.rand(2, 1, 1, 4, 4)))
+    assert {"Conv2d", "LIF"} <= {type(node).__name__ for node in graph.nodes.values()}
+    assert type(chain[0]).__name__ == "JellyConv", "as it was before"
+
+
 def test_sage_attaches_to_an_accelerated_model_with_tensor_slopes(jelly, images):
     model = accelerate(jelly())
     with SAGE(model, warmup_steps=0) as sage:

@@ -34,6 +34,11 @@ def has_saved_tensor_hooks() -> bool:
     return top(False) is not None
 
 
+def has_dispatch_mode() -> bool:
+    """Does somebody look at every operation of torch (SpikingJelly's counters, torch's own for FLOPs)?"""
+    return torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
+
+
 def checkpointed_region() -> object | None:
     """What tells one region of (non-reentrant) activation checkpointing from another, or its replay; None outside."""
     top: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore

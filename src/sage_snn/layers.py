@@ -1,4 +1,4 @@
-"""Layers that networks are made of: synapse, normalisation and neuron; token-wise maps; pooling of spikes.
+"""Layers that networks are made of: synapse, normalisation and neuron; synapses of spikes; pooling of spikes.
 
 T time steps, B batch, C channels, N tokens.
 """
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from .compat import forward_hooks, has_input_hooks
 from .kernels.arguments import why_not_native
+from .kernels.events import event_conv, event_map
 from .kernels.norm import batch_norm, running_statistics
 from .kernels.norm_lif import batch_norm_lif
 from .kernels.path import why_twin
@@ -108,8 +109,22 @@ class NormMap(nn.Module):
         return normal.unflatten(0, (times, -1))
 
 
+class SpikeConv(nn.Conv2d):
+    """nn.Conv2d, of 3 x 3 by the event-driven kernel where its input is sparse enough."""
+
+    def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not self._has_kernel:
+            return super()._conv_forward(input, weight, bias)
+        return event_conv(input, weight, bias, self.stride[0])
+
+    @property
+    def _has_kernel(self) -> bool:
+        shape = (self.kernel_size, self.padding, self.dilation, self.groups, self.padding_mode)
+        return shape == ((3, 3), (1, 1), (1, 1), 1, "zeros") and self.stride in ((1, 1), (2, 2))
+
+
 class TokenMap(nn.Conv1d):
-    """A linear map of every token: a convolution of width 1, computed as a matrix product.
+    """A linear map of every token: a convolution of width 1, computed as a matrix product, event-driven if sparse.
 
     Not on a CPU in the order of the axes, where the convolution is as fast and results are kept to the bit.
     """
@@ -122,7 +137,7 @@ class TokenMap(nn.Conv1d):
         """The same as a matrix product: one in all where channels lie last, else one for each image."""
         weight = self.weight.squeeze(-1)
         if not x.is_contiguous():
-            return F.linear(x.transpose(1, 2), weight, self.bias).transpose(1, 2)
+            return event_map(x.transpose(1, 2), weight, self.bias).transpose(1, 2)
         each = weight.expand(len(x), -1, -1)
         return each @ x if self.bias is None else torch.baddbmm(self.bias.view(1, -1, 1), each, x)
 

@@ -144,6 +144,17 @@ def test_another_processor_gets_another_library(fresh, monkeypatch):
     assert len(names) == 2
 
 
+def test_a_build_for_another_processor_can_be_forced_and_has_a_library_of_its_own(fresh, monkeypatch):
+    ordinary = native._key()
+    monkeypatch.setenv("SAGE_SNN_MARCH", "x86-64-v3")
+    assert native._key() != ordinary
+    assert native.status().endswith("-march=x86-64-v3")
+    monkeypatch.setenv("SAGE_SNN_MARCH", "no-such-processor")
+    native.forget()
+    assert native.library() is None
+    assert "it refuses -march=no-such-processor; set SAGE_SNN_MARCH" in native.status()
+
+
 def refuse(*args, **options):
     raise PermissionError("read-only")
 

@@ -1,6 +1,7 @@
 """All measurements in order, with a bar, a table, JSON and a picture of the growth curves."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import groupby
@@ -17,6 +18,7 @@ from ..kernels.memory import keep_freed_memory
 from ..machine import device_name, processor, vectors
 from ..screen import console, sheet
 from . import gpu, measures
+from .events import PRODUCTS, event_driven
 from .measures import LARGE, MIDDLE, RESNET, SMALL, Row
 from .policies import policies
 
@@ -60,6 +62,7 @@ def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
     resnet = measures.training((RESNET,), repetitions, measure="training step of ResNet-19", compiled=compiled)
     yield "training step of ResNet-19", resnet
     yield "BatchNorm and LIF", measures.units(measures.UNITS, repetitions)
+    yield "event-driven products", event_driven(PRODUCTS[-1:] if quick else PRODUCTS, repetitions)
     yield "SAGE overhead", measures.overhead(sizes, 2 * repetitions + 1)  # to see a hundredth of a step
     single = measures.Size(384, 12, 1)
     yield "inference", measures.inferring((single,) if quick else (LARGE, single), repetitions)
@@ -75,12 +78,18 @@ def environment() -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
-        "processor": f"{processor()}, {vectors()}",
+        "processor": f"{processor()}, {vectors()}{_restrained()}",
         "threads": torch.get_num_threads(),
         "device": device_name(torch.get_default_device()),
         "kernels": status(),
         "versions": {name: version(name) for name in ("sage-snn", "torch", "spikingjelly")},
     }
+
+
+def _restrained() -> str:
+    """What of the processor's vectors torch was told not to use, in words."""
+    used, isa = torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA")
+    return f" (torch held to {used}, oneDNN to {isa})" if isa else ""
 
 
 def environment_lines() -> list[str]:

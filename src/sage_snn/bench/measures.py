@@ -12,6 +12,7 @@ from torch import nn
 from ..control import Block, Source, Tap, find_blocks, reading
 from ..deploy import accelerate, fuse
 from ..kernels import switched_off
+from ..kernels.events import dense_products
 from ..policies import SAGE
 from ..signals import Constant, HeadEntropy, HeadStatistics, Signal
 from .contestants import Contest, Size, Unit, inference, settled, training_step, unit_step
@@ -41,7 +42,7 @@ class Row:
 def training(
     sizes: tuple[Contest, ...], repetitions: int, *, measure: str = "training step", compiled: bool = False
 ) -> Iterator[Row]:
-    """A training step: SpikingJelly, also with channels last and accelerated, ours, ours without kernels; compiled."""
+    """A training step: SpikingJelly, also channels last and accelerated; ours, dense, without kernels; compiled."""
     for size in sizes:
         ours, twin = size.ours(), training_step(size.ours(), size)
         contestants = {
@@ -49,6 +50,7 @@ def training(
             "SpikingJelly, channels last": training_step(channels_last(size.theirs()), size),
             "SpikingJelly, accelerated": training_step(accelerate(size.theirs()), size),
             "ours": training_step(ours, size),
+            "ours, dense products": inside(dense_products, training_step(size.ours(), size)),
             "ours, torch twin": inside(switched_off, twin),
         }
         if compiled:

@@ -1,11 +1,40 @@
-"""SpikingJelly's LIF nodes run through our kernels."""
+"""SpikingJelly's LIF nodes run through our kernels, and the synapses between them driven by events."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from spikingjelly.activation_based import neuron
-from torch import nn
+from spikingjelly.activation_based import layer, neuron
+from torch import Tensor, nn
 
+from ..kernels.events import event_map
+from ..layers import SpikeConv
 from ..neurons import LIFNode, surrogate_shape
+
+
+class JellyConv(SpikeConv, layer.Conv2d):
+    """SpikingJelly's Conv2d, by events where that pays."""
+
+
+class SpikeLinear(nn.Linear):
+    """nn.Linear, by events where that pays."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., C) -> (..., C')."""
+        return event_map(input, self.weight, self.bias)
+
+
+class JellyLinear(SpikeLinear, layer.Linear):
+    """SpikingJelly's Linear, by events where that pays."""
+
+
+_SYNAPSES: dict[Any, Any] = {
+    nn.Conv2d: SpikeConv,
+    layer.Conv2d: JellyConv,
+    nn.Linear: SpikeLinear,
+    layer.Linear: JellyLinear,
+}
+_PLAIN = {ours: theirs for theirs, ours in _SYNAPSES.items()}
 
 
 def accelerate(model: nn.Module) -> nn.Module:
@@ -13,7 +42,8 @@ def accelerate(model: nn.Module) -> nn.Module:
 
     Nodes keep their identity, state and hooks, and still need `reset_net`. Nodes of other classes, or with a surrogate
     that our kernels do not know, stay as they are. In half precision our membranes are float32, SpikingJelly's are not:
-    there spikes may differ at the threshold.
+    there spikes may differ at the threshold. Convolutions of 3 x 3 and linear layers walk only what is not zero in
+    their input, if that is little and channels lie last in memory: `model.to(memory_format=torch.channels_last)`.
 
     Args:
         model: a network of SpikingJelly's nodes.
@@ -22,4 +52,20 @@ def accelerate(model: nn.Module) -> nn.Module:
     for node in plain:
         node.__class__ = LIFNode
         node.equip(carry_state=True)
+    for module in model.modules():
+        module.__class__ = _SYNAPSES.get(type(module), type(module))
     return model
+
+
+@contextmanager
+def plain_synapses(model: nn.Module) -> Iterator[nn.Module]:
+    """Inside, synapses are of the classes that they had before `accelerate`: some look them up by exact type."""
+    changed = [module for module in model.modules() if type(module) in _PLAIN]
+    kinds = [type(module) for module in changed]
+    for module in changed:
+        module.__class__ = _PLAIN[type(module)]
+    try:
+        yield model
+    finally:
+        for module, kind in zip(changed, kinds, strict=True):
+            module.__class__ = kind

@@ -14,6 +14,7 @@ from ..control import copied, find_blocks, is_node, unwrapped
 from ..encoding import SignedPoisson
 from ..models import Spikformer, official_state_dict
 from ..neurons import DietLIF, LIFNode, RateIF, STDBNode, spikingjelly_nodes
+from .accelerate import plain_synapses
 from .plain import plain
 
 Card = Mapping[str, Any]
@@ -162,7 +163,7 @@ def _write_nir(network: nn.Module, path: Path, example: Tensor, card: Card) -> N
     from spikingjelly.activation_based import nir_exchange
 
     try:
-        with spikingjelly_nodes(network):
+        with spikingjelly_nodes(network), plain_synapses(network):
             nir_exchange.export_to_nir(network, example, path)
     except OSError:
         raise
@@ -175,7 +176,8 @@ def _write_nir(network: nn.Module, path: Path, example: Tensor, card: Card) -> N
 
 def _not_in_nir(network: nn.Module) -> list[str]:
     """Kinds of layers, and attention, that the exporter would fail on or, worse, leave out."""
-    kinds = {type(module).__name__ for module in _layers(network)} - set(_IN_NIR)
+    with plain_synapses(network):
+        kinds = {type(module).__name__ for module in _layers(network)} - set(_IN_NIR)
     constants = [node.constants for node in network.modules() if isinstance(node, LIFNode)]
     kinds |= {"a threshold per time step"} if any(isinstance(threshold, list) for threshold, _ in constants) else set()
     try:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..kernels import Path, path, switched_off
 from ..kernels.attention import attention_statistics
 from ..kernels.bits import mark_spikes, pack_bits, unpack_bits
+from ..kernels.events import event_conv, event_map
 from ..kernels.lif import lif
 from ..kernels.membrane import Membrane
 from ..kernels.norm import batch_norm
@@ -49,6 +50,8 @@ class Diagnosis:
 def diagnose(device: torch.device) -> Iterator[Diagnosis]:
     """A diagnosis per operator."""
     for name, prepare in OPERATORS.items():
+        if name in ON_CPUS and device.type != "cpu":
+            continue
         generator = torch.Generator().manual_seed(0)
 
         def draw(*shape: int, generator: torch.Generator = generator) -> Tensor:
@@ -160,6 +163,27 @@ def _pool(draw: Draw) -> Callable[[], Outcome]:
     return run
 
 
+def _event_conv(draw: Draw) -> Callable[[], Outcome]:
+    x = _last((draw(B, C, 16, 16) > 1.3).float()).requires_grad_()
+    weight, grad = draw(C, C, 3, 3).requires_grad_(), _last(draw(B, C, 16, 16))
+
+    def run() -> Outcome:
+        currents = event_conv(x, weight)
+        return torch.empty(0), currents, *torch.autograd.grad(currents, [x, weight], grad)
+
+    return run
+
+
+def _event_map(draw: Draw) -> Callable[[], Outcome]:
+    x, weight, grad = (draw(B, N, C) > 1.3).float().requires_grad_(), draw(C, C).requires_grad_(), draw(B, N, C)
+
+    def run() -> Outcome:
+        currents = event_map(x, weight)
+        return torch.empty(0), currents, *torch.autograd.grad(currents, [x, weight], grad)
+
+    return run
+
+
 def _last(x: Tensor) -> Tensor:
     """Channels last in memory, as our networks have them."""
     return x.movedim(1, -1).contiguous().movedim(-1, 1)
@@ -172,4 +196,7 @@ OPERATORS: dict[str, Callable[[Draw], Callable[[], Outcome]]] = {
     "attention statistic": _attention,
     "spikes as bits": _bits,
     "pooling": _pool,
+    "event-driven convolution": _event_conv,
+    "event-driven map": _event_map,
 }
+ON_CPUS = ("event-driven convolution", "event-driven map")

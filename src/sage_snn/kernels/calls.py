@@ -41,10 +41,16 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, POINTER, INT],
     "sage_pool": [POINTER, *[LONG] * 4, POINTER, POINTER, INT],
     "sage_pool_backward": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
+    "sage_event_conv": [POINTER, POINTER, *[LONG] * 3, POINTER, *[LONG] * 7, POINTER, INT],
+    "sage_event_conv_weight": [POINTER, POINTER, *[LONG] * 7, POINTER, INT],
+    "sage_event_map": [*[POINTER] * 3, *[LONG] * 4, POINTER, INT],
+    "sage_event_map_weight": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
 }
-_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT}
+_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT} | {
+    f"sage_event_{name}": INT for name in ("conv", "conv_weight", "map", "map_weight")
+}
 # A third of the overhead of torch.library.custom_op at every call; autograd is in the Functions that call them.
 _OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")
 _functions: dict[tuple[ctypes.CDLL, str, torch.dtype | None], Callable[..., Any]] = {}
@@ -78,10 +84,10 @@ def inverse(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], home: str) -> None:
+def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], home: str | None = None) -> None:
     """Give torch the operator `sage_snn::...`: `run` on the CPU, and what a graph capture runs instead.
 
-    On GPUs, and on CPUs with the interpreter, runs the function of the same name in `gpu/{home}.py`.
+    On GPUs, and on CPUs with the interpreter, runs the function of the same name in `gpu/{home}.py`, if there is one.
     """
     name = schema.partition("(")[0]
 
@@ -89,6 +95,8 @@ def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], hom
         return getattr(import_module(f".gpu.{home}", __package__), name)(*arguments, **options)
 
     _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
-    _OPERATORS.impl(name, on_device if is_interpreting() else run, "CPU")  # pyright: ignore[reportUnknownMemberType]
-    _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
+    on_cpu = on_device if home is not None and is_interpreting() else run
+    _OPERATORS.impl(name, on_cpu, "CPU")  # pyright: ignore[reportUnknownMemberType]
+    if home is not None:
+        _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]

@@ -1,7 +1,8 @@
 """The C++ kernels: compiled with the machine's own compiler on first use, cached, loaded by ctypes.
 
 `SAGE_SNN_KERNELS=off` in the environment, no compiler, or one that fails, and the pure-torch twins run instead;
-`status()` says which. Nothing happens on import.
+`status()` says which. `SAGE_SNN_MARCH=x86-64-v3` (any `-march` of the compiler) compiles for that processor in place
+of this one. Nothing happens on import.
 """
 
 import ctypes
@@ -115,6 +116,11 @@ def _is_off() -> bool:
     return os.environ.get("SAGE_SNN_KERNELS", "").lower() in ("off", "0", "false", "no")
 
 
+def _tuning() -> tuple[list[str], ...]:
+    asked = os.environ.get("SAGE_SNN_MARCH")
+    return ([f"-march={asked}"], []) if asked else TUNING
+
+
 class _BuildError(RuntimeError):
     """What the compiler said."""
 
@@ -156,7 +162,7 @@ def _compiled_before() -> ctypes.CDLL | None:
 
 def _key() -> str:
     key = hashlib.sha256()
-    for part in (*_sources(), [*FLAGS, *map(str, (*TUNING, *OPENMP))], _processor()):
+    for part in (*_sources(), [*FLAGS, *map(str, (*_tuning(), *OPENMP))], _processor()):
         key.update(part.read_bytes() if isinstance(part, Path) else repr(part).encode())
     return key.hexdigest()[:20]
 
@@ -175,7 +181,9 @@ def _compile(command: list[str], version: str, name: str, kept: cache.Cache | No
 
 
 def _build(command: list[str], version: str, folder: Path, output: Path) -> None:
-    tuning = _first_accepted(command, TUNING, "int x;", folder)
+    tuning = _first_accepted(command, _tuning(), "int x;", folder)
+    if (asked := os.environ.get("SAGE_SNN_MARCH")) and not tuning:
+        raise _BuildError(f"it refuses -march={asked}; set SAGE_SNN_MARCH to a processor that it knows, or not at all")
     openmp = _first_accepted(command, OPENMP, "#include <omp.h>\nint x = omp_get_max_threads();", folder)
     words = version.splitlines()[0] if version else command[0]
     build = f"compiled with {words}, {'OpenMP' if openmp else 'one thread (no OpenMP)'}, {' '.join(tuning) or '-O3'}"

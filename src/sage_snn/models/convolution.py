@@ -6,7 +6,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..layers import StatelessLIF
+from ..layers import SpikeConv, StatelessLIF
 
 Activation = Callable[[], nn.Module]
 Norm = Callable[..., nn.Module]  # (channels, branches=1)
@@ -26,7 +26,7 @@ def no_norm(channels: int, branches: int = 1) -> nn.Module:
 
 def conv(inputs: int, outputs: int, size: int = 3, stride: int = 1) -> nn.Conv2d:
     """A convolution without a bias that keeps the size of the image, or divides it by the stride."""
-    kind = Pointwise if size == 1 else nn.Conv2d
+    kind = Pointwise if size == 1 else SpikeConv
     return kind(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
-from ..layers import NormLIF, SpikePool, StatelessLIF, TokenMap
+from ..layers import NormLIF, SpikeConv, SpikePool, StatelessLIF, TokenMap
 from .convolution import channels_last
 from .network import SpikingNetwork
 
@@ -23,7 +23,7 @@ Neuron = Callable[..., nn.Module]
 
 
 def _conv(inputs: int, outputs: int, lif: Neuron) -> NormLIF:
-    return NormLIF(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), lif())
+    return NormLIF(SpikeConv(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), lif())
 
 
 def dense(inputs: int, outputs: int, lif: Neuron, *, bias: bool = True) -> NormLIF:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
 from ..layers import NormLIF
-from .convolution import LIF, Activation, Norm, batch_norm, conv, keep_size, no_norm, scaled
+from .convolution import LIF, Activation, Norm, batch_norm, channels_last, conv, keep_size, no_norm, scaled
 from .network import SpikingNetwork
 
 Layer = int | Literal["pool"]
@@ -75,7 +75,7 @@ class VGG(SpikingNetwork):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Spikes of the second hidden layer, (T, B, C)."""
-        x = self.start(x)
+        x = channels_last(self.start(x))
         with spikes_as_bits(x):
             for index, layer in enumerate(self.layers):
                 if isinstance(layer, nn.AvgPool2d):
@@ -83,6 +83,7 @@ class VGG(SpikingNetwork):
                 else:
                     unit: Any = layer
                     x = unit(x) if index or x.ndim == 5 else unit.forward_static(x, self.time_steps)
+                    x = channels_last(x)  # again, as one channel alone has no order to keep
             x = self.first_lif(self.first(self._drop(x.flatten(2))))
             return self.second_lif(self.second(self._drop(x)))
 

@@ -1,0 +1,212 @@
+// Products whose input is mostly zero, and the gradients of their weights: every event adds a row of weights (or the row
+// of gradients to its weight's); nothing else is touched. Each sum is made by one thread in the order of the dense path,
+// so that zeros are all that is left out: taps, then channels, in a convolution; in the product of matrices parts of
+// at most 192 terms, first to last, on top of the bias.
+#include "blocks.h"
+
+namespace sage {
+namespace {
+
+constexpr Index PART = 192;
+
+// Where a sum of `length` terms is cut: halves below twice a part, whole parts above.
+Index cut_of(Index length) {
+    return length <= PART ? length : length < 2 * PART ? (length + 1) / 2 : PART;
+}
+
+// A convolution of 3 x 3, one pixel beyond the border: x (N, H, W, C) -> (N, H', W', O).
+struct Image {
+    Index images, height, width, inputs, outputs, stride;
+    Index rows() const { return (height - 1) / stride + 1; }
+    Index columns() const { return (width - 1) / stride + 1; }
+};
+
+// visit(first event, last, shift) for the rows of input pixels that an output sees; the shift makes of a place in a row
+// of pixels one among the rows of weights (tap, channel). Three neighbours are one list.
+template <class F, class Visit>
+inline void window(const Events<F>& events, const Image& s, Index n, Index tap, Index i, Index j, Visit&& visit) {
+    const Index y = i * s.stride + tap - 1, x = j * s.stride;
+    if (y < 0 || y >= s.height) return;
+    const Index* starts = events.starts.get() + (n * s.height + y) * s.width;
+    const Index first = x ? x - 1 : 0, last = std::min(s.width, x + 2);
+    visit(starts[first], starts[last], (3 * tap + 1 - x) * s.inputs);
+}
+
+template <class F, int NV, bool Ones>
+void convolve(const Events<F>& events, const Image& s, Index from, Index to, const F* weights, const F* bias,
+              Index lanes, F* out) {
+    for (Index line = from; line < to; ++line)
+        for (Index j = 0; j < s.columns(); ++j) {
+            Row<F, NV> sum;
+            for (Index tap = 0; tap < 3; ++tap)
+                window(events, s, line / s.rows(), tap, line % s.rows(), j, [&](Index a, Index b, Index shift) {
+                    sum.template gather<Ones>(events, a, b, shift, weights);
+                });
+            if (bias) {
+                Row<F, NV> more;
+                more.load(bias, lanes);
+                sum.add(more);
+            }
+            sum.store(out + (line * s.columns() + j) * s.outputs, lanes);
+        }
+}
+
+// 1 if done; 0 if there are too many events, or weights that are not finite.
+template <class F>
+int convolution(const F* x, const F* weight, Strides at, const F* bias, Image s, Index per_mille, F* out,
+                int threads) {
+    Events<F> events;
+    const Index lines = s.images * s.rows(), inputs = s.inputs;
+    if (!find_events(x, s.images * s.height, s.width * inputs, inputs, per_mille, threads, events)) return 0;
+    const Blocks<F> blocks(s.outputs);
+    std::unique_ptr<F[]> packed(new F[size_t(blocks.count * 9 * inputs * blocks.width())]);
+    if (!pack(weight, at, inputs, 9, blocks, packed.get(), threads)) return 0;
+    const Index group = std::max<Index>(1, 64 / s.columns()), groups = (lines + group - 1) / group;
+    choose(blocks.vectors, !events.values, [&](auto vectors, auto ones) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+        for (Index task = 0; task < blocks.count * groups; ++task) {
+            const Index block = task / groups, from = task % groups * group, first = blocks.first(block);
+            convolve<F, vectors(), ones()>(events, s, from, std::min(lines, from + group),
+                                           packed.get() + block * 9 * inputs * blocks.width(),
+                                           bias ? bias + first : nullptr, blocks.lanes(block), out + first);
+        }
+    });
+    return 1;
+}
+
+// Gradients of one block and one row of taps, in the order of the outputs; 0, or NaN if a gradient is not finite.
+template <class F, int NV, bool Ones>
+F correlate(const Events<F>& events, const Image& s, const F* grad, Index lanes, Index tap, F* sums) {
+    F check = 0;
+    for (Index line = 0; line < s.images * s.rows(); ++line)
+        for (Index j = 0; j < s.columns(); ++j) {
+            Row<F, NV> row;
+            row.load(grad + (line * s.columns() + j) * s.outputs, lanes);
+            if (tap == 1) check += row.check();  // the row of taps that sees every output
+            window(events, s, line / s.rows(), tap, line % s.rows(), j, [&](Index a, Index b, Index shift) {
+                row.template scatter<Ones>(events, a, b, shift, sums);
+            });
+        }
+    return check;
+}
+
+template <class F>
+int convolution_weight(const F* x, const F* grad, Image s, Index per_mille, F* weight, int threads) {
+    Events<F> events;
+    const Index inputs = s.inputs;
+    if (!find_events(x, s.images * s.height, s.width * inputs, inputs, per_mille, threads, events)) return 0;
+    const Blocks<F> blocks(s.outputs, threads);
+    const Index all = blocks.count * 9 * inputs * blocks.width();
+    std::unique_ptr<F[]> sums(new F[size_t(all)]);
+    bool finite = true;
+    choose(blocks.vectors, !events.values, [&](auto vectors, auto ones) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic) reduction(&& : finite)
+        for (Index task = 0; task < blocks.count * 3; ++task) {
+            const Index block = task / 3, part = 3 * inputs * blocks.width();
+            std::fill(sums.get() + task * part, sums.get() + (task + 1) * part, F(0));
+            const F check = correlate<F, vectors(), ones()>(events, s, grad + blocks.first(block), blocks.lanes(block),
+                                                            task % 3, sums.get() + block * 3 * part);
+            finite = finite && check == F(0);
+        }
+    });
+    if (finite) unpack(sums.get(), {9 * inputs, 9, 1}, inputs, 9, blocks, weight, threads);
+    return finite;
+}
+
+// x (rows, inputs) -> x W^T + b (rows, outputs).
+template <class F>
+int map(const F* x, const F* weight, const F* bias, Index rows, Index inputs, Index outputs, Index per_mille, F* out,
+        int threads) {
+    Events<F> events;
+    if (!find_events(x, rows, inputs, cut_of(inputs), per_mille, threads, events)) return 0;
+    const Blocks<F> blocks(outputs);
+    std::unique_ptr<F[]> packed(new F[size_t(blocks.count * inputs * blocks.width())]);
+    if (!pack(weight, {inputs, 1, 0}, inputs, 1, blocks, packed.get(), threads)) return 0;
+    constexpr Index GROUP = 64;
+    const Index groups = (rows + GROUP - 1) / GROUP;
+    choose(blocks.vectors, !events.values, [&](auto vectors, auto ones) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
+        for (Index task = 0; task < blocks.count * groups; ++task) {
+            const Index block = task / groups, from = task % groups * GROUP, lanes = blocks.lanes(block);
+            const F* weights = packed.get() + block * inputs * blocks.width();
+            for (Index r = from; r < std::min(rows, from + GROUP); ++r) {
+                Row<F, vectors()> sum;
+                if (bias) sum.load(bias + blocks.first(block), lanes);
+                for (Index s = r * events.segments; s < (r + 1) * events.segments; ++s) {
+                    Row<F, vectors()> part;
+                    part.template gather<ones()>(events, events.starts[size_t(s)], events.starts[size_t(s + 1)], 0,
+                                                 weights);
+                    sum.add(part);
+                }
+                sum.store(out + r * outputs + blocks.first(block), lanes);
+            }
+        }
+    });
+    return 1;
+}
+
+template <class F>
+int map_weight(const F* x, const F* grad, Index rows, Index inputs, Index outputs, Index per_mille, F* weight,
+               int threads) {
+    Events<F> events;
+    if (!find_events(x, rows, inputs, inputs, per_mille, threads, events)) return 0;
+    const Blocks<F> blocks(outputs, 3 * threads);
+    const Index size = inputs * blocks.width(), cut = cut_of(rows);
+    std::unique_ptr<F[]> sums(new F[size_t(blocks.count * size)]);
+    bool finite = true;
+    choose(blocks.vectors, !events.values, [&](auto vectors, auto ones) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic) reduction(&& : finite)
+        for (Index block = 0; block < blocks.count; ++block) {
+            std::unique_ptr<F[]> part(new F[size_t(size)]);
+            F *total = sums.get() + block * size, check = 0;
+            std::fill(total, total + size, F(0));
+            for (Index from = 0; from < rows; from += cut) {
+                std::fill(part.get(), part.get() + size, F(0));
+                for (Index r = from; r < std::min(rows, from + cut); ++r) {
+                    Row<F, vectors()> row;
+                    row.load(grad + r * outputs + blocks.first(block), blocks.lanes(block));
+                    check += row.check();
+                    row.template scatter<ones()>(events, events.starts[size_t(r)], events.starts[size_t(r + 1)], 0,
+                                                 part.get());
+                }
+                for (Index i = 0; i < size; ++i) total[i] += part[size_t(i)];
+            }
+            finite = finite && check == F(0);
+        }
+    });
+    if (finite) unpack(sums.get(), {inputs, 1, 0}, inputs, 1, blocks, weight, threads);
+    return finite;
+}
+
+}  // namespace
+}  // namespace sage
+
+#define SAGE_EXPORT extern "C" __attribute__((visibility("default")))
+
+#define SAGE_EVENTS(F, SUFFIX)                                                                                        \
+    SAGE_EXPORT int sage_event_conv_##SUFFIX(                                                                         \
+        const F* x, const F* weight, std::int64_t of_output, std::int64_t of_input, std::int64_t of_tap,              \
+        const F* bias, std::int64_t images, std::int64_t height, std::int64_t width, std::int64_t inputs,             \
+        std::int64_t outputs, std::int64_t stride, std::int64_t per_mille, F* out, int threads) {                     \
+        return sage::convolution(x, weight, {of_output, of_input, of_tap}, bias,                                      \
+                                 {images, height, width, inputs, outputs, stride}, per_mille, out, threads);          \
+    }                                                                                                                 \
+    SAGE_EXPORT int sage_event_conv_weight_##SUFFIX(                                                                  \
+        const F* x, const F* grad, std::int64_t images, std::int64_t height, std::int64_t width, std::int64_t inputs, \
+        std::int64_t outputs, std::int64_t stride, std::int64_t per_mille, F* weight, int threads) {                  \
+        return sage::convolution_weight(x, grad, {images, height, width, inputs, outputs, stride}, per_mille, weight, \
+                                        threads);                                                                     \
+    }                                                                                                                 \
+    SAGE_EXPORT int sage_event_map_##SUFFIX(const F* x, const F* weight, const F* bias, std::int64_t rows,            \
+                                            std::int64_t inputs, std::int64_t outputs, std::int64_t per_mille,        \
+                                            F* out, int threads) {                                                    \
+        return sage::map(x, weight, bias, rows, inputs, outputs, per_mille, out, threads);                            \
+    }                                                                                                                 \
+    SAGE_EXPORT int sage_event_map_weight_##SUFFIX(const F* x, const F* grad, std::int64_t rows, std::int64_t inputs, \
+                                                   std::int64_t outputs, std::int64_t per_mille, F* weight,           \
+                                                   int threads) {                                                     \
+        return sage::map_weight(x, grad, rows, inputs, outputs, per_mille, weight, threads);                          \
+    }
+
+SAGE_EVENTS(float, f32)
+SAGE_EVENTS(double, f64)

@@ -1,0 +1,226 @@
+"""Event-driven products on CPUs: 3 x 3 convolutions and token-wise maps that walk what is not zero, in C++.
+
+x: (N, C, H, W) with channels last in memory, or (..., C) contiguous; W (C', C, 3, 3) or (C', C). The twin of each is
+torch's own, dense; it also runs where the call does not pay: too many values that are not zero, too small a product.
+Every sum has the order of the dense one, and leaves out zeros only. The gradient of x is dense.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from ..compat import has_dispatch_mode
+from .arguments import wants_gradients
+from .calls import SUFFIX, function, pointer, register
+from .path import path
+
+# Of a thousand values those that may be other than zero: dense products are as fast near 450 (forward) and 300 (weight
+# gradients) on the machines of docs/performance.md, and near 200 on some others.
+FORWARD, BACKWARD = 300, 200
+# Below, a call costs more than it saves.
+_INPUTS, _OUTPUTS, _ROWS = 16, 32, 64
+
+_aten = torch.ops.aten
+_is_off = False
+
+
+@contextmanager
+def dense_products() -> Generator[None]:
+    """Inside, all products are dense, as with `SAGE_SNN_EVENTS=off` in the environment."""
+    global _is_off
+    before, _is_off = _is_off, True
+    try:
+        yield
+    finally:
+        _is_off = before
+
+
+@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
+def are_off() -> bool:
+    """Did somebody ask for dense products? A constant of a compiled graph."""
+    return _is_off or os.environ.get("SAGE_SNN_EVENTS", "").lower() in ("off", "0", "false", "no")
+
+
+def event_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
+    """`F.conv2d(x, weight, bias, stride, padding=1)` of a kernel of 3 x 3."""
+    is_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    if not is_last or not _may_pay(x, x.shape[1], weight, bias, stride**2):
+        return F.conv2d(x, weight, bias, stride, 1)
+    if wants_gradients(x, weight, bias):
+        return EventConv.apply(x, weight, bias, stride)  # pyright: ignore[reportReturnType]
+    return torch.ops.sage_snn.event_conv(x, weight, bias, stride, FORWARD)
+
+
+def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`F.linear(x, weight, bias)`."""
+    if not x.is_contiguous() or not _may_pay(x, x.shape[-1], weight, bias):
+        return F.linear(x, weight, bias)
+    if wants_gradients(x, weight, bias):
+        return EventMap.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+    return torch.ops.sage_snn.event_map(x, weight, bias, FORWARD)
+
+
+def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_out: int = 1) -> bool:
+    """Of so many positions one is computed. What does not fit together goes to torch, which says why."""
+    operands = [weight] if bias is None else [weight, bias]
+    return (
+        inputs >= _INPUTS
+        and len(weight) >= _OUTPUTS
+        and x.numel() >= _ROWS * inputs * left_out
+        and weight.shape[1] == inputs
+        and (bias is None or bias.shape == weight.shape[:1])
+        and all(operand.dtype == x.dtype and operand.device == x.device for operand in operands)
+        and x.dtype in SUFFIX
+        and path(x) == "C++"
+        and not are_off()
+        and not torch.is_autocast_enabled(x.device.type)
+        # Whoever counts or records torch's operations is to see them.
+        and (torch.compiler.is_compiling() or not has_dispatch_mode())
+    )
+
+
+class EventConv(torch.autograd.Function):
+    """The convolution and its gradients."""
+
+    @staticmethod
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int
+    ) -> Tensor:
+        """Currents."""
+        ctx.save_for_backward(x, weight)
+        ctx.stride = stride
+        return torch.ops.sage_snn.event_conv(x, weight, bias, stride, FORWARD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of x dense, of the weight by events."""
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        of_x = _conv_backward(grad, x, weight, ctx.stride, 0) if wants_x else None
+        of_weight = (
+            torch.ops.sage_snn.event_conv_weight(grad, x, weight, ctx.stride, BACKWARD) if wants_weight else None
+        )
+        return of_x, of_weight, _last(grad).sum((0, 2, 3)) if wants_bias else None, None
+
+
+class EventMap(torch.autograd.Function):
+    """The map and its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Currents."""
+        ctx.save_for_backward(x, weight)
+        return torch.ops.sage_snn.event_map(x, weight, bias, FORWARD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Of x dense, of the weight by events."""
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        rows = grad.reshape(-1, grad.shape[-1])
+        of_x = (rows @ weight).view(x.shape) if wants_x else None
+        of_weight = torch.ops.sage_snn.event_map_weight(grad, x, BACKWARD) if wants_weight else None
+        return of_x, of_weight, rows.sum(0) if wants_bias else None
+
+
+def _conv_backward(grad: Tensor, x: Tensor, weight: Tensor, stride: int, which: int) -> Tensor:
+    """torch's gradient of x (0) or of the weight (1)."""
+    wanted = [which == 0, which == 1, False]
+    return _aten.convolution_backward(grad, x, weight, None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], 1, wanted)[
+        which
+    ]
+
+
+def _size(x: Tensor, weight: Tensor, stride: int) -> tuple[int, int, int, int]:
+    return x.shape[0], weight.shape[0], (x.shape[2] - 1) // stride + 1, (x.shape[3] - 1) // stride + 1
+
+
+def _empty_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per_mille: int) -> Tensor:
+    size = _size(x, weight, stride)
+    return torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.detach().contiguous(memory_format=torch.channels_last)
+
+
+def _event_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per_mille: int) -> Tensor:
+    values, out = _last(x), _empty_conv(x, weight, bias, stride, per_mille)
+    is_last = weight.is_contiguous(memory_format=torch.channels_last)
+    weights = weight.detach() if is_last else weight.detach().contiguous()
+    offsets = None if bias is None else bias.detach().contiguous()
+    images, inputs, height, width = x.shape
+    sizes = images, height, width, inputs, weight.shape[0], stride
+    strides = 9 * inputs, *((1, inputs) if is_last else (9, 1))
+    is_done = function("sage_event_conv", x.dtype)(
+        *(values.data_ptr(), weights.data_ptr(), *strides, pointer(offsets), *sizes),
+        *(per_mille, out.data_ptr(), torch.get_num_threads()),
+    )
+    # In the layout that the graph was told of.
+    return out if is_done else _last(F.conv2d(values, weight.detach(), offsets, stride, 1))
+
+
+def _event_conv_weight(grad: Tensor, x: Tensor, weight: Tensor, stride: int, per_mille: int) -> Tensor:
+    values, grads = _last(x), _last(grad)
+    of_weight = torch.empty(weight.shape, dtype=x.dtype)
+    images, inputs, height, width = x.shape
+    sizes = images, height, width, inputs, weight.shape[0], stride
+    is_done = function("sage_event_conv_weight", x.dtype)(
+        *(values.data_ptr(), grads.data_ptr(), *sizes, per_mille, of_weight.data_ptr(), torch.get_num_threads())
+    )
+    return of_weight if is_done else _conv_backward(grad, x, weight, stride, 1).contiguous()
+
+
+def _fake_conv_weight(grad: Tensor, x: Tensor, weight: Tensor, stride: int, per_mille: int) -> Tensor:
+    return x.new_empty(weight.shape)
+
+
+def _event_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int) -> Tensor:
+    values, weights = x.detach().contiguous(), weight.detach().contiguous()
+    offsets = None if bias is None else bias.detach().contiguous()
+    out = _empty_map(x, weight, bias, per_mille)
+    sizes = x.numel() // x.shape[-1], x.shape[-1], weight.shape[0]
+    is_done = function("sage_event_map", x.dtype)(
+        *(values.data_ptr(), weights.data_ptr(), pointer(offsets), *sizes),
+        *(per_mille, out.data_ptr(), torch.get_num_threads()),
+    )
+    return out if is_done else F.linear(values, weights, offsets)
+
+
+def _empty_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _event_map_weight(grad: Tensor, x: Tensor, per_mille: int) -> Tensor:
+    values = x.detach().reshape(-1, x.shape[-1])
+    grads = grad.detach().reshape(-1, grad.shape[-1]).contiguous()
+    of_weight = _fake_map_weight(grad, x, per_mille)
+    is_done = function("sage_event_map_weight", x.dtype)(
+        *(values.data_ptr(), grads.data_ptr(), *values.shape, grads.shape[1]),
+        *(per_mille, of_weight.data_ptr(), torch.get_num_threads()),
+    )
+    return of_weight if is_done else grads.t() @ values
+
+
+def _fake_map_weight(grad: Tensor, x: Tensor, per_mille: int) -> Tensor:
+    return x.new_empty(grad.shape[-1], x.shape[-1])
+
+
+register(
+    "event_conv(Tensor x, Tensor weight, Tensor? bias, int stride, int per_mille) -> Tensor", _event_conv, _empty_conv
+)
+register(
+    "event_conv_weight(Tensor grad, Tensor x, Tensor weight, int stride, int per_mille) -> Tensor",
+    _event_conv_weight,
+    _fake_conv_weight,
+)
+register("event_map(Tensor x, Tensor weight, Tensor? bias, int per_mille) -> Tensor", _event_map, _empty_map)
+register("event_map_weight(Tensor grad, Tensor x, int per_mille) -> Tensor", _event_map_weight, _fake_map_weight)
