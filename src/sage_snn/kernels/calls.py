@@ -43,8 +43,11 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_pool_backward": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
+    "sage_fire": [POINTER, LONG, POINTER, INT, LONG, LONG, *MEMBRANE, INT],
+    "sage_count": [POINTER, LONG, INT, POINTER, INT],
+    "sage_pool_counts": [POINTER, *[LONG] * 4, POINTER, INT],
 }
-_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT}
+_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT, "sage_count": INT}
 # A third of the overhead of torch.library.custom_op at every call; autograd is in the Functions that call them.
 _OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")
 _functions: dict[tuple[ctypes.CDLL, str, torch.dtype | None], Callable[..., Any]] = {}
