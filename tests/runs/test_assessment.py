@@ -89,6 +89,28 @@ def test_many_classes_show_the_pairs_mistaken_most():
     assert all(part in lines[0] for part in ("[kind 3]", "[kind 7]", "5"))
 
 
+def test_what_the_machine_did_stands_beside_what_spikes_need(assessment):
+    told, work = assessment.as_dict(), assessment.work
+    assert told["per_image"]["macs_done"] == work.macs > told["per_image"]["sops"] + told["per_image"]["macs"]
+    assert told["work"]["layers"]["head"]["seconds"] > 0
+    assert told["weights_as"] == "float32"
+    assert told["rounded"] is None
+    text = printed(assessment)
+    assert "MACs done" in text
+    assert "between layers" in text
+    ratio = work.macs / (assessment.activity.sops + assessment.activity.macs)
+    assert f"{ratio:.1f} times the operations that spikes need" in text
+
+
+def test_int8_stands_beside_float32(finished, assessment):
+    rounded = assess(open_run(finished), weights_as="int8")
+    assert rounded.rounded.float32_top1 == pytest.approx(assessment.top1)
+    assert 0.8 <= rounded.rounded.same_class <= 1
+    assert rounded.work.macs == assessment.work.macs
+    assert rounded.as_dict()["weights_as"] == "int8"
+    assert f"weights as int8; in float32 top-1 is {assessment.top1:.2f} %" in printed(rounded)
+
+
 def test_an_unfinished_run_says_so(tmp_path, tiny, interrupted):
     assessment = assess(open_run(interrupted(tmp_path / "run", tiny)))
     assert printed(assessment).startswith("run is not finished: 1 of 2 epochs are done")
