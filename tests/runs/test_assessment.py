@@ -99,7 +99,7 @@ def test_what_the_machine_did_stands_beside_what_spikes_need(assessment):
     assert "MACs done" in text
     assert "between layers" in text
     ratio = work.macs / (assessment.activity.sops + assessment.activity.macs)
-    assert f"{ratio:.1f} times the operations that spikes need" in text
+    assert f"{ratio:.1f} times the operations that spikes need" in " ".join(text.split())
 
 
 def test_int8_stands_beside_float32(finished, assessment):
