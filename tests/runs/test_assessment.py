@@ -5,6 +5,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import sage_snn
 from sage_snn.runs import RunFolder
 from sage_snn.runs.assessment import Assessment, assess
 from sage_snn.runs.energy import Activity, Layer
@@ -120,3 +121,11 @@ def test_an_unfinished_run_says_so(tmp_path, tiny, interrupted):
 def test_a_finished_run_is_not_called_unfinished(assessment):
     assert assessment.as_dict()["unfinished"] is None
     assert "finished" not in printed(assessment)
+
+
+def test_a_run_is_ready_for_inference_in_one_line(finished):
+    images = next(iter(open_run(finished).test_loader().epoch(0))).images
+    with torch.no_grad():
+        trained, fused = (network(images) for network in (sage_snn.load(finished), sage_snn.load(finished).fuse()))
+    assert (trained.argmax(1) == fused.argmax(1)).double().mean() >= 0.99
+    torch.testing.assert_close(fused, trained, rtol=1e-4, atol=1e-4)
