@@ -45,12 +45,17 @@
                                       std::int64_t, F*, int);                                                         \
     extern "C" int sage_event_map_weight_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t,            \
                                              std::int64_t, F*, int);                                                  \
+    extern "C" void sage_fire_##S(const F*, std::int64_t, void*, int, std::int64_t, std::int64_t, double, double,     \
+                                  double, int, int, const double*, int);                                              \
+    extern "C" int sage_count_##S(const F*, std::int64_t, int, std::uint8_t*, int);                                   \
     extern "C" void sage_unpack_bits_##S(const std::uint64_t*, std::int64_t, F*, int);
 DECLARE(float, f32)
 DECLARE(double, f64)
 extern "C" int sage_attention(const void*, const std::int64_t*, int, std::uint64_t, const void*, const std::int64_t*, int,
                               std::uint64_t, const std::int64_t*, const double*, std::int64_t, double*, double*, double*,
                               int);
+extern "C" void sage_pool_counts(const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                                 std::uint8_t*, int);
 extern "C" int sage_pack_bits(const void*, int, std::uint64_t, std::int64_t, std::uint64_t*, int);
 extern "C" void sage_exp_negative(const float*, float*, std::int64_t);
 
@@ -124,6 +129,13 @@ static void together(int threads, const std::function<void(int)>& body) {
             sage_pool_##S(x.data(), steps * batch, height, width, channels, spikes.data(), places.data(), which + 1); \
             sage_pool_backward_##S(grad.data(), places.data(), steps * batch, height, width, channels, grad_x.data(), \
                                    which + 1);                                                                        \
+            std::vector<std::uint8_t> bytes(x.size());                                                                \
+            sage_fire_##S(x.data(), which ? size : 0, spikes.data(), 0, steps, size, tau, 1, 0.1, hard, decays, each, \
+                          which + 1);                                                                                 \
+            sage_fire_##S(x.data(), which ? size : 0, bytes.data(), 1, steps, size, tau, 1, 0.1, hard, decays, each,  \
+                          which + 1);                                                                                 \
+            sage_pool_counts(bytes.data(), steps * batch, height, width, channels, places.data(), which + 1);         \
+            sage_count_##S(x.data(), steps * size, 127, bytes.data(), which + 1); /* NaN and negative ones too */     \
         });                                                                                                           \
         if (steps != 1) return;                                                                                       \
         std::vector<F> spikes(v.size()), last(v.size()); /* one step: positions split between threads */              \

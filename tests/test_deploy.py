@@ -75,6 +75,44 @@ def test_onnx_gives_the_same_classes_for_any_batch(network, many, exported):
     network.train()
 
 
+@pytest.fixture(scope="module")
+def counting(network, many, tmp_path_factory):
+    """An ONNX file with int8 weights."""
+    return export(network, tmp_path_factory.mktemp("int8") / "a.onnx", "onnx", many[:1], {"T": 2}, weights="int8")
+
+
+def test_onnx_with_int8_weights_agrees_with_the_network_that_counts(network, many, counting):
+    rounded = fuse(network, weights="int8")
+    for images in (many, many[:1]):
+        assert agreement(rounded, counting, images) >= 0.99
+    (logits,) = run_onnx(counting, many)
+    with torch.no_grad():
+        same = (torch.from_numpy(logits) - rounded(many)).abs().amax(1) < 1e-5
+    assert same.double().mean() >= 0.99  # but for images in which a membrane came to the threshold but for rounding
+
+
+def test_onnx_with_int8_weights_counts_in_whole_numbers_and_is_smaller(network, exported, counting):
+    graph = onnx.load(counting).graph
+    kinds = collections.Counter(node.op_type for node in graph.node)
+    assert {node.domain for node in graph.node} == {""}
+    assert kinds["ConvInteger"] == 4  # the first of five sees the image
+    assert kinds["MatMulInteger"] == 2 * 6
+    assert kinds["Conv"] == 1
+    held = [sum(len(t.raw_data) for t in onnx.load(path).graph.initializer) for path in (exported[0], counting)]
+    assert held[1] < 0.5 * held[0]
+
+
+def test_int8_is_refused_by_other_formats(network, many, tmp_path):
+    with pytest.raises(ExportError, match="int8 weights are for ONNX files"):
+        export(network, tmp_path / "a.safetensors", "safetensors", many[:1], weights="int8")
+
+
+def test_onnx_files_say_nothing_of_the_code_they_came_from(exported):
+    data = exported[0].read_bytes()
+    assert b"stack_trace" not in data
+    assert b"sage_snn" not in data
+
+
 def test_onnx_has_standard_operations_only_and_no_trace_of_a_policy(exported):
     kinds = []
     for path in exported:

@@ -26,6 +26,9 @@ app = typer.Typer(
 Run = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
 DataDir = Annotated[Path | None, typer.Option(help="folder of the data set", show_default=False)]
 Weights = Annotated[Literal["last", "best"], typer.Option(help="of the last epoch, or of the best on the test set")]
+WeightsAs = Annotated[
+    Literal["float32", "int8"], typer.Option(help="as trained, or rounded to int8 (networks that count spikes; ONNX)")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="any recipe field: key=value", metavar="KEY=VALUE")]
 
@@ -99,11 +102,17 @@ def train(
 
 
 @app.command("eval")
-def evaluate(run: Run, weights: Weights = "last", data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Accuracy, confusion, firing rates, synaptic operations and energy of a run."""
+def evaluate(
+    run: Run,
+    weights: Weights = "last",
+    weights_as: WeightsAs = "float32",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Accuracy, confusion, firing rates, synaptic operations, energy and time of a run."""
     from .runs import assess, open_run
 
-    _show(assess(open_run(run, data_dir), weights), as_json)
+    _show(assess(open_run(run, data_dir), weights, weights_as), as_json)
 
 
 @app.command()
@@ -159,7 +168,11 @@ def export(
         typer.Option(help="format; nir holds chains of layers only, no attention"),
     ],
     out: Annotated[Path | None, typer.Option(help="file to write; default: RUN/export.<suffix>")] = None,
-    weights: Weights = "last",
+    weights: Annotated[
+        Literal["last", "best", "int8"],
+        typer.Option(help="of the last epoch, or of the best on the test set; int8: the last --weights-as int8"),
+    ] = "last",
+    weights_as: WeightsAs = "float32",
     data_dir: DataDir = None,
 ) -> None:
     """Write a run's network for other programs, with what they need to know of it; the data set is not needed."""
@@ -169,8 +182,11 @@ def export(
     from .runs.card import card_of, example_of
 
     opened = open_run(run, data_dir)
-    path = out or run / f"export{SUFFIXES[to]}"
-    print(write(opened.network(weights), path, to, example_of(opened), card_of(opened, weights)))
+    which, form = ("last", "int8") if weights == "int8" else (weights, weights_as)
+    path = out or run / f"export{'-int8' if form == 'int8' else ''}{SUFFIXES[to]}"
+    written = write(opened.network(which), path, to, example_of(opened), card_of(opened, which), form)
+    print(written)
+    print(f"{form} weights, {written.stat().st_size / 1e6:.2f} MB", file=sys.stderr)
 
 
 @app.command()
@@ -330,7 +346,7 @@ def main() -> None:
         app(arguments(sys.argv[1:]))
     except Exception as error:
         # By name: importing the classes would load torch before every command.
-        if {"RecipeError", "RunError", "DataError", "ExportError", "DoctorError"} & {
+        if {"RecipeError", "RunError", "DataError", "ExportError", "FuseError", "DoctorError"} & {
             kind.__name__ for kind in type(error).__mro__
         }:
             sys.exit(f"error: {shown(error)}")

@@ -52,6 +52,11 @@ def in_order(x: Tensor) -> Tensor:
     return x.contiguous() if x.device.type == "cpu" else x
 
 
+def in_reals(x: Tensor) -> Tensor:
+    """Counts in bytes as floating point; anything else as it is."""
+    return x if x.is_floating_point() else x.float()
+
+
 class NormLIF(nn.Module):
     """Synapse, batch normalisation and LIF: (T, B, C, ...) -> spikes (T, B, C', ...)."""
 

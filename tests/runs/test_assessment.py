@@ -5,6 +5,7 @@ import pytest
 import torch
 from rich.console import Console
 
+import sage_snn
 from sage_snn.runs import RunFolder
 from sage_snn.runs.assessment import Assessment, assess
 from sage_snn.runs.energy import Activity, Layer
@@ -89,6 +90,28 @@ def test_many_classes_show_the_pairs_mistaken_most():
     assert all(part in lines[0] for part in ("[kind 3]", "[kind 7]", "5"))
 
 
+def test_what_the_machine_did_stands_beside_what_spikes_need(assessment):
+    told, work = assessment.as_dict(), assessment.work
+    assert told["per_image"]["macs_done"] == work.macs > told["per_image"]["sops"] + told["per_image"]["macs"]
+    assert told["work"]["layers"]["head"]["seconds"] > 0
+    assert told["weights_as"] == "float32"
+    assert told["rounded"] is None
+    text = printed(assessment)
+    assert "MACs done" in text
+    assert "between layers" in text
+    ratio = work.macs / (assessment.activity.sops + assessment.activity.macs)
+    assert f"{ratio:.1f} times the operations that spikes need" in " ".join(text.split())
+
+
+def test_int8_stands_beside_float32(finished, assessment):
+    rounded = assess(open_run(finished), weights_as="int8")
+    assert rounded.rounded.float32_top1 == pytest.approx(assessment.top1)
+    assert 0.8 <= rounded.rounded.same_class <= 1
+    assert rounded.work.macs == assessment.work.macs
+    assert rounded.as_dict()["weights_as"] == "int8"
+    assert f"weights as int8; in float32 top-1 is {assessment.top1:.2f} %" in printed(rounded)
+
+
 def test_an_unfinished_run_says_so(tmp_path, tiny, interrupted):
     assessment = assess(open_run(interrupted(tmp_path / "run", tiny)))
     assert printed(assessment).startswith("run is not finished: 1 of 2 epochs are done")
@@ -98,3 +121,11 @@ def test_an_unfinished_run_says_so(tmp_path, tiny, interrupted):
 def test_a_finished_run_is_not_called_unfinished(assessment):
     assert assessment.as_dict()["unfinished"] is None
     assert "finished" not in printed(assessment)
+
+
+def test_a_run_is_ready_for_inference_in_one_line(finished):
+    images = next(iter(open_run(finished).test_loader().epoch(0))).images
+    with torch.no_grad():
+        trained, fused = (network(images) for network in (sage_snn.load(finished), sage_snn.load(finished).fuse()))
+    assert (trained.argmax(1) == fused.argmax(1)).double().mean() >= 0.99
+    torch.testing.assert_close(fused, trained, rtol=1e-4, atol=1e-4)

@@ -128,7 +128,7 @@ def _controller(size: Size) -> Callable[[], None]:
 
 
 def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
-    """A forward pass in eval mode: SpikingJelly in both layouts, ours as trained, and the deployment form."""
+    """A forward pass in eval mode: SpikingJelly in both layouts, ours as trained, and both deployment forms."""
     for size in sizes:
         ours = settled(size.ours(), size)
         contestants = {
@@ -136,9 +136,14 @@ def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
             "SpikingJelly, channels last": inference(channels_last(settled(size.theirs(), size)), size),
             "ours": inference(ours, size),
             "ours, fused": inference(fuse(ours), size),
+            **({"ours, fused, int8": inference(fuse(ours, "int8"), size)} if _is_cpu() else {}),
         }
         for row in rows("inference", str(size), alternate(contestants, repetitions)):
             yield Row(**{**vars(row), "note": f"{size.batch / row.minimum:.1f} images/s"})
+
+
+def _is_cpu() -> bool:
+    return torch.get_default_device().type == "cpu"
 
 
 def memory(size: Size | ResNetSize = LARGE, small: int = 1, large: int = 16) -> Iterator[Row]:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from ..control import copied, find_blocks, is_node, unwrapped
 from ..encoding import SignedPoisson
+from ..inference import Weights, fuse
 from ..models import Spikformer, official_state_dict
 from ..neurons import DietLIF, LIFNode, RateIF, STDBNode, spikingjelly_nodes
 from .accelerate import plain_synapses
-from .plain import plain
+from .plain import counting, plain
 
 Card = Mapping[str, Any]
 SUFFIXES = {"onnx": ".onnx", "nir": ".nir", "safetensors": ".safetensors", "official": ".pth"}
@@ -50,12 +51,19 @@ def formats(model: nn.Module) -> list[str]:
     return [name for name in SUFFIXES if name not in impossible]
 
 
-def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: Mapping[str, Any] | None = None) -> Path:
+def export(
+    model: nn.Module,
+    path: str | Path,
+    to: str,
+    example: Tensor,
+    card: Mapping[str, Any] | None = None,
+    weights: Weights = "float32",
+) -> Path:
     """Write the network to `path` as "onnx", "nir", "safetensors" or "official", and give the path.
 
     `example` is a batch of its inputs; ONNX keeps its T and image size, not its batch size. The model is not touched.
     `card` is plain data to go along (normalisation, classes, T): in the file's own metadata where the format has any
-    (ONNX, safetensors), and in a JSON file beside it.
+    (ONNX, safetensors), and in a JSON file beside it. Weights as "int8" make an ONNX file that counts in whole numbers.
 
     Args:
         model: the network.
@@ -63,6 +71,7 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: M
         to: the format.
         example: a batch of inputs.
         card: plain data that goes along.
+        weights: "float32", or "int8" for an ONNX file that counts in whole numbers.
     """
     writers: dict[str, Callable[[nn.Module, Path, Tensor, Card], None]] = {
         "onnx": _write_onnx,
@@ -72,9 +81,12 @@ def export(model: nn.Module, path: str | Path, to: str, example: Tensor, card: M
     }
     if to not in writers:
         raise ExportError(f"cannot export to {to!r}; choose one of {', '.join(writers)}")
+    if weights == "int8" and to != "onnx":
+        raise ExportError(f"int8 weights are for ONNX files; export to {to} in float32, or --to onnx")
     path = Path(path)
     (network,) = copied(unwrapped(model))
     network.cpu().eval()
+    network = counting(fuse(network, "int8")) if weights == "int8" else network
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writers[to](network, path, example.detach().cpu(), card or {})
@@ -108,14 +120,16 @@ def _write_onnx(network: nn.Module, path: Path, example: Tensor, card: Card) -> 
             f"torch cannot turn {type(network).__name__} into ONNX: {_first_line(error)}; "
             "its forward pass must not branch on values, and export to safetensors works for any network"
         ) from error
-    if card:
-        _annotate(path, card)
+    _annotate(path, card)
 
 
 def _annotate(path: Path, card: Card) -> None:
+    """The card in place of what the exporter notes at every node of the Python code it came from."""
     import onnx
 
     model = onnx.load(path)
+    for part in (*model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output):
+        del part.metadata_props[:]
     onnx.helper.set_model_props(model, _texts(card))
     onnx.save(model, path)
 

@@ -1,9 +1,12 @@
-"""Twins of nodes for other runtimes: the forward pass of all time steps, in few operations that every runtime has."""
+"""Twins of nodes, and of synapses that count, for other runtimes, in few operations that every runtime has."""
+
+from typing import Any
 
 import torch
 from spikingjelly.activation_based import neuron
 from torch import Tensor, nn
 
+from ..inference import FoldedLIF, WholeSynapse
 from ..neurons import DietLIF, LIFNode, RateIF, STDBNode
 
 
@@ -97,3 +100,68 @@ class PlainSTDB(nn.Module):
             spikes.append((u / self.threshold - 1 > 0).to(u.dtype))
             u = self.leak * u + current - self.threshold * spikes[-1]
         return torch.stack(spikes)
+
+
+def counting(network: nn.Module) -> nn.Module:
+    """A network fused with int8 weights, in place, with ONNX's whole-number operations in place of oneDNN's.
+
+    Between layers run real numbers: onnxruntime adds no bytes.
+    """
+    for module in list(network.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, WholeSynapse):
+                setattr(module, name, PlainSynapse(child))
+        if isinstance(module, FoldedLIF):
+            module.as_counts = False
+    return network
+
+
+class PlainSynapse(nn.Module):
+    """Of a synapse that counts, for torch.onnx.export: ConvInteger or MatMulInteger, then scale and bias."""
+
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor
+
+    def __init__(self, synapse: WholeSynapse) -> None:
+        super().__init__()
+        weight, self.options = synapse.weight, synapse.options
+        is_image = self.options is not None
+        self.is_tokens = weight.ndim == 3
+        self.register_buffer("weight", weight if is_image else weight.flatten(1).t().contiguous())
+        shape = (-1, 1, 1) if is_image else (-1,)
+        self.register_buffer("scale", synapse.scale.view(shape))
+        self.register_buffer("bias", synapse.bias.view(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Counts as real numbers -> currents, as the synapse gives them."""
+        counts = x.to(torch.uint8)
+        if self.options is not None:
+            return self._currents(self._convolution(counts))
+        counts = counts.transpose(1, 2) if self.is_tokens else counts
+        shape = (*counts.shape[:-1], self.weight.shape[1])
+        currents = self._currents(_onnx("MatMulInteger", counts, self.weight, shape))
+        return currents.transpose(1, 2) if self.is_tokens else currents
+
+    def _convolution(self, counts: Tensor) -> Tensor:
+        assert self.options is not None
+        stride, padding, dilation, groups = self.options.values()
+        sides = [
+            (counts.shape[2 + i] + 2 * padding[i] - dilation[i] * (self.weight.shape[2 + i] - 1) - 1) // stride[i] + 1
+            for i in range(2)
+        ]
+        places = {"strides": stride, "pads": padding * 2, "dilations": dilation, "group": groups}
+        # Not len(): it would make a number of the batch, which stays open.
+        return _onnx("ConvInteger", counts, self.weight, (counts.shape[0], len(self.weight), *sides), places)
+
+    def _currents(self, sums: Tensor) -> Tensor:
+        return sums.float() * self.scale + self.bias
+
+
+def _onnx(
+    operation: str, counts: Tensor, weight: Tensor, shape: tuple[int, ...], attributes: dict[str, Any] | None = None
+) -> Tensor:
+    """Whole sums (int32) of an operation that torch has none for; known to ONNX since version 10."""
+    return torch.onnx.ops.symbolic(
+        operation, [counts, weight], attributes or {}, dtype=torch.int32, shape=shape, version=10
+    )

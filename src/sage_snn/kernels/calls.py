@@ -47,8 +47,11 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_event_map_weight": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
+    "sage_fire": [POINTER, LONG, POINTER, INT, LONG, LONG, *MEMBRANE, INT],
+    "sage_count": [POINTER, LONG, INT, POINTER, INT],
+    "sage_pool_counts": [POINTER, *[LONG] * 4, POINTER, INT],
 }
-_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT} | {
+_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT, "sage_count": INT} | {
     f"sage_event_{name}": INT for name in ("conv", "conv_weight", "map", "map_weight")
 }
 # A third of the overhead of torch.library.custom_op at every call; autograd is in the Functions that call them.

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from .bits import are_marked, mark_spikes
 from .calls import SUFFIX, function, register
+from .counts import pool_counts
 from .path import path
 
 _DTYPES = {"C++": tuple(SUFFIX), "Triton": (torch.float32, torch.float16, torch.bfloat16), "twin": ()}
@@ -19,6 +20,8 @@ _DTYPES = {"C++": tuple(SUFFIX), "Triton": (torch.float32, torch.float16, torch.
 
 def spike_pool(x: Tensor) -> Tensor:
     """(N, C, H, W) -> (N, C, (H + 1) // 2, (W + 1) // 2), in the memory order of x."""
+    if x.dtype == torch.uint8:
+        return pool_counts(x)
     if not x.numel() or not _runs_natively(x):
         return F.max_pool2d(x, 3, stride=2, padding=1)
     wants_gradient = torch.is_grad_enabled() and x.requires_grad

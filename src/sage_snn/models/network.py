@@ -8,6 +8,8 @@ from abc import abstractmethod
 from spikingjelly.activation_based import functional, neuron
 from torch import Tensor, nn
 
+from ..inference import Weights, fuse
+
 
 class SpikingNetwork(nn.Module):
     """Images (B, C, H, W) or events (T, B, C, H, W) -> logits (B, classes), averaged over time.
@@ -24,6 +26,7 @@ class SpikingNetwork(nn.Module):
     """
 
     head: nn.Module
+    largest_count = 1  # spikes that a number between layers may be the sum of
 
     def __init__(
         self,
@@ -50,6 +53,10 @@ class SpikingNetwork(nn.Module):
     def forward_steps(self, x: Tensor) -> Tensor:
         """Logits of every time step (T, B, classes); their mean is `model(x)` up to rounding."""
         return self.head(self.forward_features(x))
+
+    def fuse(self, weights: Weights = "float32") -> nn.Module:
+        """A copy for inference, with normalisation folded; "int8" counts in whole numbers (see `deploy.fuse`)."""
+        return fuse(self, weights)
 
     def start(self, x: Tensor) -> Tensor:
         """The input, checked, in floating point; all nodes at rest."""

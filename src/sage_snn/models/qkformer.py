@@ -107,6 +107,7 @@ class QKFormer(SpikingNetwork):
         _check_sizes(depth, dim, image_size, sizes)
         lif = partial(neuron, tau=2.0, detach_reset=True, step_mode="m")
         self.num_features = dim
+        self.largest_count = 2 + 2 * (depth - 2)  # as in a Spikformer; a stage begins anew
         self.embeddings, self.stages, inputs = nn.ModuleList(), nn.ModuleList(), in_channels
         for width, count in ((dim // 4, 1), (dim // 2, 1), (dim, depth - 2)):
             self.embeddings.append((Downsampling if self.stages else Embedding)(inputs, width, lif))

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
-from ..layers import NormLIF, NormMap
+from ..layers import NormLIF, NormMap, in_reals
 from .convolution import LIF, Activation, Norm, batch_norm, channels_last, conv, keep_size, no_norm, scaled
 from .network import SpikingNetwork
 
@@ -112,6 +112,7 @@ class ResNet(SpikingNetwork):
             x = self.pool(x.flatten(0, 1)).unflatten(0, x.shape[:2])
             for stage in self.stages:
                 x = stage(x)
+            x = in_reals(x)
             x = x.flatten(2) if self.flat else x.mean((3, 4))
             return x if self.hidden is None or self.lif is None else self.lif(self.hidden(x))
 

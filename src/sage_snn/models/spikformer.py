@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
-from ..layers import NormLIF, SpikeConv, SpikePool, StatelessLIF, TokenMap
+from ..layers import NormLIF, SpikeConv, SpikePool, StatelessLIF, TokenMap, in_reals
 from .convolution import channels_last
 from .network import SpikingNetwork
 
@@ -111,6 +111,7 @@ class TransformerBlock(nn.Module):
 def mean_over_tokens(x: Tensor) -> Tensor:
     """(T, B, C, N) -> (T, B, C)."""
     # Over an axis that is not the last in memory, so that the gradient lies like x.
+    x = in_reals(x)
     return x.mean(-1) if x.is_contiguous() else x.transpose(2, 3).mean(2)
 
 
@@ -150,6 +151,7 @@ class Spikformer(SpikingNetwork):
         _check_sizes(depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels, form)
         lif = partial(neuron, tau=2.0, detach_reset=True, step_mode="m")
         self.form, self.num_features = form, dim
+        self.largest_count = 2 + 2 * depth  # the stem adds two, every block two more
         self.stem = Stem(in_channels, dim, patch_size, lif)
         self.blocks = nn.ModuleList(
             TransformerBlock(Attention(dim, heads, lif, qkv_bias=form == "cifar"), MLP(dim, mlp_ratio, lif))

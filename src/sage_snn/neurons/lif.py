@@ -204,13 +204,14 @@ class LIFNode(neuron.LIFNode):
             slope = self._given_slope(sizes)
         else:  # filled on its device: a copy from here would wait for it
             slope = torch.full((), float(alpha), dtype=precise(x.device), device=x.device)
-        return slope, self._membrane(x.device), shape
+        return slope, self.membrane(x.device), shape
 
     def _given_slope(self, sizes: Sequence[int]) -> Tensor:
         slope: Any = self.slope
         return slope.begin(extents(sizes)) if hasattr(slope, "begin") else slope()
 
-    def _membrane(self, device: torch.device) -> Membrane:
+    def membrane(self, device: torch.device) -> Membrane:
+        """Constants of a pass on a device."""
         # Copies: backward uses the constants that its forward pass had, whenever a policy writes the next ones.
         threshold = self.v_threshold if self.threshold is None else self.threshold.to(device=device, copy=True)
         tau = self.tau if self.time_constant is None else self.time_constant.to(device=device, copy=True)

@@ -7,16 +7,26 @@ import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..inference import Weights, fuse
 from ..notebook import ShownInNotebooks
 from ..screen import cell, sheet, shown
 from .energy import AC_PJ, MAC_PJ, SOURCE, Activity, measure
 from .evaluation import evaluate
 from .run import Run, Which
+from .work import Work, measure_work
 
 COUNTED_IMAGES = 256  # operations vary little from image to image, and counting takes several times a forward pass
 SHOWN_CLASSES = 12  # a larger confusion matrix fits no screen
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What rounding weights to int8 changed: top-1 in float32 in per cent, share of images that keep their class."""
+
+    float32_top1: float
+    same_class: float
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,8 @@ class Assessment(ShownInNotebooks):
     confusion: Tensor
     activity: Activity
     unfinished: str | None = None  # how far a run is that still has epochs to go
+    work: Work | None = None  # what this machine did
+    rounded: Rounded | None = None  # of int8 weights: beside those of float32
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -55,7 +67,12 @@ class Assessment(ShownInNotebooks):
                 "energy_uj": activity.energy_uj,
                 "ann_macs": activity.ann_macs,
                 "ann_energy_uj": activity.ann_energy_uj,
+                "macs_done": self.work and self.work.macs,
+                "seconds": self.work and self.work.seconds,
             },
+            "weights_as": "float32" if self.rounded is None else "int8",
+            "rounded": self.rounded and asdict(self.rounded),
+            "work": self.work and asdict(self.work),
             "costs": {"mac_pj": MAC_PJ, "ac_pj": AC_PJ, "source": SOURCE},
             "layers": {name: asdict(layer) for name, layer in activity.layers.items()},
         }
@@ -65,21 +82,58 @@ class Assessment(ShownInNotebooks):
             f"{self.run}, {self.weights} weights: top-1 {self.top1:.2f} %, top-5 {self.top5:.2f} %, "
             f"loss {self.loss:.4f} on {self.images} test images"
         )
+        if self.rounded is not None:
+            was, same = self.rounded.float32_top1, self.rounded.same_class
+            head += f"\nweights as int8; in float32 top-1 is {was:.2f} %, and {same:.2%} of the images keep their class"
         head = f"{self.unfinished}\n{head}" if self.unfinished else head
         return Group(
-            Text(shown(head)), "", _confusion(self), "", _layers(self.activity), "", Text(_energy(self.activity))
+            *(Text(shown(head)), "", _confusion(self), "", _layers(self.activity, self.work), ""),
+            Text(_energy(self.activity) + _done(self.activity, self.work)),
         )
 
 
-def assess(run: Run, which: Which = "last") -> Assessment:
-    """Evaluate on the whole test set; rates and operations on images spread evenly over it."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def assess(run: Run, which: Which = "last", weights_as: Weights = "float32") -> Assessment:
+    """Evaluate on the whole test set; rates and operations on images spread evenly over it.
+
+    With int8 weights accuracy, time and what is done are those of the rounded network; spikes are counted as trained.
+    """
+    is_whole = weights_as == "int8"
+    device = torch.device("cuda" if torch.cuda.is_available() and not is_whole else "cpu")
     network, classes = run.network(which).to(device), run.data.classes
-    scores = evaluate(network, run.test_loader(), len(classes), device)
-    activity = measure(network, (batch.images.to(device) for batch in run.test_loader(COUNTED_IMAGES).epoch(0)))
+    runs: nn.Module = fuse(network, "int8") if is_whole else network
+    answers = _Answers(runs)
+    scores = evaluate(answers, run.test_loader(), len(classes), device)
+    rounded = _rounded(answers, network, run, len(classes)) if is_whole else None
+    images = [batch.images.to(device) for batch in run.test_loader(COUNTED_IMAGES).epoch(0)]
     return Assessment(
-        run.name, which, len(run.data.test), classes, **scores, activity=activity, unfinished=run.unfinished(which)
+        *(run.name, which, len(run.data.test), classes),
+        **scores,
+        activity=measure(network, images),
+        unfinished=run.unfinished(which),
+        work=measure_work(runs, images),
+        rounded=rounded,
     )
+
+
+class _Answers(nn.Module):
+    """A network, and the classes that it gave."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.classes = network, list[Tensor]()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits (B, classes)."""
+        logits = self.network(images)
+        self.classes.append(logits.argmax(1))
+        return logits
+
+
+def _rounded(answers: _Answers, network: nn.Module, run: Run, classes: int) -> Rounded:
+    exact = _Answers(network)
+    top1 = evaluate(exact, run.test_loader(), classes, torch.device("cpu"))["top1"]
+    same = torch.cat(exact.classes) == torch.cat(answers.classes)
+    return Rounded(top1, float(same.double().mean()))
 
 
 def _confusion(assessment: Assessment) -> Table:
@@ -101,16 +155,33 @@ def _confusion(assessment: Assessment) -> Table:
     return table
 
 
-def _layers(activity: Activity) -> Table:
+def _layers(activity: Activity, work: Work | None) -> Table:
     table = sheet("layer", title=f"per layer and image, on {activity.images} images")
-    for name in ("firing rate", "SOPs (AC)", "MACs", "MACs as ANN"):
+    for name in ("firing rate", "SOPs (AC)", "MACs", "MACs as ANN", *(("MACs done", "µs") if work else ())):
         table.add_column(name, justify="right")
     for name, layer in activity.layers.items():
         rate = "" if layer.firing_rate is None else f"{layer.firing_rate:.1%}"
-        table.add_row(name, rate, *map(_count, (layer.acs, layer.macs, layer.ann_macs)))
+        done = work and work.layers.get(name)
+        cost = (_count(done.macs), f"{done.seconds * 1e6:,.0f}") if done else ()
+        table.add_row(name, rate, *map(_count, (layer.acs, layer.macs, layer.ann_macs)), *cost)
     table.add_section()
-    table.add_row("all", "", *map(_count, (activity.sops, activity.macs, activity.ann_macs)))
+    if work:
+        table.add_row("between layers", "", "", "", "", "", f"{work.rest * 1e6:,.0f}")
+    cost = (_count(work.macs), f"{work.seconds * 1e6:,.0f}") if work else ()
+    table.add_row("all", "", *map(_count, (activity.sops, activity.macs, activity.ann_macs)), *cost)
     return table
+
+
+def _done(activity: Activity, work: Work | None) -> str:
+    """How much of the sparsity on paper arrived."""
+    needed = activity.sops + activity.macs
+    if work is None or not needed or not work.seconds:
+        return ""
+    return (
+        f"\ndone here, on {work.threads} threads: {work.macs:,.0f} MACs in {work.seconds * 1e3:.3g} ms per image "
+        f"({work.macs / work.seconds / 1e9:.3g} billion a second), {work.macs / needed:.1f} times the operations that "
+        "spikes need: a dense path works on zeros too"
+    )
 
 
 def _energy(activity: Activity) -> str:

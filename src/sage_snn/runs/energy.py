@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from spikingjelly.activation_based import functional
 from spikingjelly.activation_based.op_counter import (
-    BaseCounter,
     DispatchCounterMode,
     MACCounter,
     SynOpCounter,
@@ -29,16 +28,12 @@ from torch import Tensor, nn
 from ..compat import AnyBatchNorm
 from ..control import is_node, watching
 from ..neurons import LIFNode, RateIF
+from .operations import CONVOLUTION, PRODUCTS, DenseCounter, Rule, layer_name, own_counts
 from .silence import silent_from
 
 MAC_PJ, AC_PJ = 4.6, 0.9
 SOURCE = "45 nm, 32-bit floating point (Horowitz, ISSCC 2014)"
 
-Rule = Callable[[Any, Any, Any], int]
-_aten = torch.ops.aten
-# Position of the first operand of each product; the second follows it.
-_PRODUCTS = {_aten.mm.default: 0, _aten.bmm.default: 0, _aten.addmm.default: 1, _aten.baddbmm.default: 1}
-_CONVOLUTION = _aten.convolution.default
 _MOST = 8  # spikes of an average; images of more grey levels are real numbers
 
 
@@ -115,11 +110,11 @@ def measure(network: nn.Module, batches: Iterable[Tensor]) -> Activity:
             network(batch.unsqueeze(0) if still else batch[:1])
     layers: dict[str, Layer] = {}
     for field, counter in (("acs", synops), ("macs", macs), ("ann_macs", ann)):
-        for name, count in _own_counts(counter, network).items():
+        for name, count in own_counts(counter, network).items():
             setattr(layers.setdefault(name, Layer()), field, count / images)
     for name, rate in rates.by_node().items():
-        layers.setdefault(_layer_name(network, name), Layer()).firing_rate = rate
-    order = [_layer_name(network, name) for name, _ in network.named_modules()]
+        layers.setdefault(layer_name(network, name), Layer()).firing_rate = rate
+    order = [layer_name(network, name) for name, _ in network.named_modules()]
     return Activity(images, dict(sorted(layers.items(), key=lambda item: order.index(item[0]))))
 
 
@@ -141,32 +136,19 @@ def spike_counters(heights: Sequence[float] = (1.0,)) -> tuple[SynOpCounter, MAC
     """SpikingJelly's counters, taught what spikes of these heights, their sums and averages are, and normalisation."""
     heights = sorted(set(heights), reverse=True)  # one spike of height 8, not eight of height 1
     synops, macs = SynOpCounter(), MACCounter(extra_ignore_modules=[AnyBatchNorm])
-    for operation, position in _PRODUCTS.items():
+    for operation, position in PRODUCTS.items():
         spikes = partial(_spikes, heights=heights, position=position)
         synops.rules[operation] = _or_summed(synops.rules[operation], _product_acs, spikes)
         macs.rules[operation] = _unless_summed(macs.rules[operation], spikes)
     spikes = partial(_input_spikes, heights=heights)
-    synops.rules[_CONVOLUTION] = _or_summed(synops.rules[_CONVOLUTION], _convolution_acs, spikes)
-    macs.rules[_CONVOLUTION] = _unless_summed(macs.rules[_CONVOLUTION], spikes)
+    synops.rules[CONVOLUTION] = _or_summed(synops.rules[CONVOLUTION], _convolution_acs, spikes)
+    macs.rules[CONVOLUTION] = _unless_summed(macs.rules[CONVOLUTION], spikes)
     return synops, macs
 
 
 def _heights(network: nn.Module) -> list[float]:
     """Of the spikes that the network's nodes give."""
     return [1.0, *(float(node.threshold) for node in network.modules() if isinstance(node, RateIF))]
-
-
-class DenseCounter(BaseCounter):
-    """Multiply-accumulates of products and convolutions by their shapes alone, as an ANN does them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rules = {operation: _dense_product(position) for operation, position in _PRODUCTS.items()}
-        self.rules[_CONVOLUTION] = lambda args, _kwargs, out: out.numel() * args[1][0].numel()
-
-
-def _dense_product(position: int) -> Rule:
-    return lambda args, _kwargs, out: out.numel() * args[position].shape[-1]
 
 
 @dataclass(frozen=True)
@@ -252,30 +234,6 @@ def _convolution_acs(args: Any, summed: _Summed) -> int:
     counts = summed.counts.double()
     reached = torch.convolution(counts, ones, None, stride, padding, dilation, False, output_padding, groups)
     return int(reached.sum()) * (weight.shape[0] // groups)
-
-
-def _own_counts(counter: BaseCounter, network: nn.Module) -> dict[str, float]:
-    """Layer -> what was counted in it and in none of its children; scopes are paths below the network's class name."""
-    root = type(network).__name__
-    totals = {scope: sum(counts.values()) for scope, counts in counter.get_counts().items() if scope != "Global"}
-    own = dict(totals)
-    for scope, total in totals.items():
-        # The next scope around this one; a ModuleList between them is never called and has none.
-        around = [other for other in totals if scope.startswith(f"{other}.")]
-        if around:
-            own[max(around, key=len)] -= total
-    layers: dict[str, float] = {}
-    for scope, count in own.items():
-        name = _layer_name(network, scope.removeprefix(root).removeprefix("."))
-        layers[name] = layers.get(name, 0.0) + count
-    return {name: count for name, count in layers.items() if count}
-
-
-def _layer_name(network: nn.Module, name: str) -> str:
-    """A synapse and its node stand together under the module that holds both: blocks.0.mlp.first."""
-    module = network.get_submodule(name)
-    is_leaf = is_node(module) or not any(module.children())
-    return (name.rpartition(".")[0] or name) if is_leaf else name
 
 
 class _Rates:
