@@ -22,6 +22,7 @@ from ..data.digest import arrays_digest, file_digest
 from ..data.errors import DataError
 from ..data.sets import DATASETS
 from .fields import RecipeError, explain, flat, merged, nearest, parse_mapping, read_text, shipped_names
+from .inheritance import RIGHT, complete, read_fields, spelled_out
 from .losses import LOSSES, AnyLoss, CrossEntropyPart
 from .models import MODELS, AnyModel, SpikformerPart
 from .parts import Part
@@ -243,20 +244,15 @@ def load_recipe(source: "str | Path | Mapping[str, Any] | Recipe", settings: Map
         return source.updated(settings) if settings else source
     chosen = spelled_out(settings or {})
     if isinstance(source, Mapping):
-        return parse_recipe(merged(spelled_out(source), chosen))
-    fields = {key: value for key, value in _fields(source).items() if key not in DIGESTS}
-    return parse_recipe(merged(spelled_out(fields), chosen), source=str(source))
+        return parse_recipe(merged(complete(source, SHIPPED), chosen))
+    fields = {key: value for key, value in read_fields(source, SHIPPED).items() if key not in DIGESTS}
+    return parse_recipe(merged(fields, chosen), source=str(source))
 
 
 def load_written_recipe(path: Path) -> Recipe:
     """The recipe that a run wrote, with the digests of the files that it was trained from."""
-    return parse_recipe(_fields(path), source=str(path))
-
-
-def spelled_out(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with `loss: tet` as `loss: {kind: tet}`, so that settings reach what is inside."""
-    loss = fields.get("loss")
-    return dict(fields) | ({"loss": {LOSSES.tag: loss}} if isinstance(loss, str) else {})
+    text, name, _ = read_text(path, SHIPPED, "recipe", RecipeError)
+    return parse_recipe({"name": name} | parse_mapping(text, path, RIGHT, RecipeError), source=str(path))
 
 
 def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recipe:
@@ -273,11 +269,6 @@ def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
     """Dotted keys in which two recipes differ, with both values."""
     left, right = a.identity(), b.identity()
     return [(key, left.get(key), right.get(key)) for key in sorted(left | right) if left.get(key) != right.get(key)]
-
-
-def _fields(source: str | Path) -> dict[str, Any]:
-    text, name, _ = read_text(source, SHIPPED, "recipe", RecipeError)
-    return {"name": name} | parse_mapping(text, source, "of fields to values, such as `epochs: 10`", RecipeError)
 
 
 def _kind_at(path: list[str]) -> type[BaseModel]:
