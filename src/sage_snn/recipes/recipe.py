@@ -32,11 +32,11 @@ from .stages import BalancePart, StagePart, stage_recipes
 SHIPPED = resources.files("sage_snn.recipes")
 FAMILIES = {"model": MODELS, "policy": POLICIES, "loss": LOSSES}  # of which a recipe has one kind each
 FACTS = ("about", "applied")  # told by or to people; no part of what is trained
-ELSEWHERE = ("data_dir", "workers", "init_from")  # may differ between machines without changing a result
+ELSEWHERE = ("data_dir", "workers", "init_from", "loggers")  # may differ between machines without changing a result
 DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
 _USUAL_LOSS = CrossEntropyPart()
 # Written where they differ.
-_SELDOM = ("subset", "stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all")
+_SELDOM = ("subset", "stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all", "loggers")
 
 
 class ObservePart(Part):
@@ -94,6 +94,7 @@ class Recipe(Part):
     precision: Literal["auto", "32", "16", "bf16"] = "auto"
     threads: int | None = Field(default=None, ge=1)
     workers: int = Field(default=0, ge=0)
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)  # who draws curves of the run
     seed: int = Field(default=42, ge=0, lt=2**63)
     init_from: str | None = None  # weights to start from
     data_digest: str | None = None  # of the file of `data: arrays`; both digests are filled in by a run
@@ -111,6 +112,11 @@ class Recipe(Part):
     @classmethod
     def _precision_may_be_a_number(cls, value: Any) -> Any:
         return str(value)
+
+    @field_validator("loggers", mode="before")
+    @classmethod
+    def _one_logger_needs_no_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @field_validator("data")
     @classmethod

@@ -20,6 +20,7 @@ from .display import Display
 from .loop import Training
 from .stage import Stage
 from .threads import Threads, threads_here
+from .trackers import require_loggers
 
 
 def train(
@@ -91,6 +92,7 @@ class _Start(NamedTuple):
 def _prepare(recipe: Recipe, folder: RunFolder, fabric: Fabric, held: ExitStack, *, resume: bool) -> _Start:
     """Make the folder ready and keep others off it, or say why not; on the first rank only, which writes it."""
     before = folder.recipe() if resume else None
+    require_loggers(recipe.loggers)
     recipe, told = _pinned(recipe, before), list[str]()
     if resume and (summary := _summary(folder)) and not folder.changes(recipe):
         told.append(f"{folder.path} is finished already: top-1 {summary['last_top1']:.2f} %; nothing to do")
