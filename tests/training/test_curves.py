@@ -7,7 +7,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from sage_snn.recipes import RecipeError, load_recipe
 from sage_snn.runs import RunError, RunFolder
 from sage_snn.studies.plan import run_key
-from sage_snn.training import train, trackers
+from sage_snn.training import trackers, train
 from sage_snn.training.curves import Curves, epoch_points, step_points
 
 

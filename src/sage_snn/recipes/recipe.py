@@ -36,7 +36,7 @@ ELSEWHERE = ("data_dir", "workers", "init_from", "loggers")  # may differ betwee
 DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
 _USUAL_LOSS = CrossEntropyPart()
 # Written where they differ.
-_SELDOM = ("subset", "stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all", "loggers")
+_SELDOM = ("subset", "stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all", "loggers", "extended_from")
 
 
 class ObservePart(Part):
@@ -77,6 +77,7 @@ class Recipe(Part):
     stages: tuple[StagePart, ...] = ()  # trained before, each from the one before it
     balance: BalancePart | None = None  # of the weights that training starts from
     epochs: int = Field(default=300, ge=0)  # Choice: decision 20; 0 for a network that is converted only
+    extended_from: tuple[Annotated[int, Field(ge=0)], ...] = ()  # epochs of a finished run that was trained on
     warmup_epochs: int = Field(default=20, ge=0)
     cooldown_epochs: int = Field(default=10, ge=0)
     batch_size: int = Field(default=128, ge=1)
@@ -140,6 +141,10 @@ class Recipe(Part):
             cures.append(f"--set policy.warmup_epochs={self.total_epochs - 1}" if self.epochs else "--policy none")
         if problems:
             raise ValueError(f"{', and '.join(problems)}: add {' '.join(cures)}, or train longer")
+        if list(self.extended_from) != sorted({*self.extended_from} - {self.epochs}) or self.epochs < max(
+            self.extended_from, default=0
+        ):
+            raise ValueError("extended_from are ever larger numbers of epochs, all below `epochs`; a run writes them")
         if self.batch_size % self.accumulate:
             raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
         return self
