@@ -21,7 +21,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Run = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
+Run = Annotated[
+    Path, typer.Argument(help="folder of a run, shipped:digits, or hub:OWNER/NAME", metavar="RUN", show_default=False)
+]
 Weights = Annotated[Literal["last", "best"], typer.Option(help="of the last epoch, or of the best on the test set")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -165,8 +167,30 @@ def export(
     from .runs.card import card_of, example_of
 
     opened = open_run(run, data_dir)
-    path = out or run / f"export{SUFFIXES[to]}"
+    path = out or opened.exports / f"export{SUFFIXES[to]}"
     print(write(opened.network(weights), path, to, example_of(opened), card_of(opened, weights)))
+
+
+@app.command()
+def push(
+    run: Run,
+    repository: Annotated[str | None, typer.Argument(help="OWNER/NAME on the hub", metavar="[REPO]")] = None,
+    to_folder: Annotated[Path | None, typer.Option(help="write the files there instead; no network")] = None,
+    weights: Weights = "last",
+    private: Annotated[bool, typer.Option("--private", help="a new repository is seen by you alone")] = False,
+) -> None:
+    """Publish a finished run on the Hugging Face hub: weights, recipe, and a model card written from it."""
+    from .runs import open_run
+    from .runs.publish import push as upload
+    from .runs.publish import write_folder
+
+    if (repository is None) == (to_folder is None):
+        raise typer.BadParameter("give a repository (OWNER/NAME), or --to-folder FOLDER")
+    opened = open_run(run)
+    if to_folder is not None:
+        print(write_folder(opened, to_folder, weights))
+    elif repository is not None:
+        print(upload(opened, repository, weights, private=private))
 
 
 app.command()(report)
