@@ -72,7 +72,7 @@ def test_without_a_checkpoint_slopes_are_unknown(folder):
 
 def test_an_unwritable_folder_is_named(folder):
     (folder / "inspection").write_text("in the way")
-    with pytest.raises(RunError, match=r"cannot write .*attention\.png"):
+    with pytest.raises(RunError, match=r"cannot write to .*inspection"):
         inspect_run(open_run(folder))
 
 
@@ -86,7 +86,7 @@ def test_readings_are_means_over_all_images_and_the_whole_map():
             key(k[:, images].transpose(2, 3).flatten(3))
     assert watch.report(0, 4.0).entropy == pytest.approx(head_entropy(q, k).tolist())
     whole = 0.125 * q @ k.transpose(-1, -2)
-    torch.testing.assert_close(torch.cat(watch.received), whole.mean((0, 2, 3)))
+    torch.testing.assert_close(torch.cat(watch.received), whole.mean((0, 3)))  # (B, H, N)
 
 
 def test_the_figure_shows_grey_and_colour_images():

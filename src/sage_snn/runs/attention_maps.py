@@ -26,7 +26,7 @@ def attention_figure(
     rows, columns = len(pictures), 1 + len(maps)
     figure: Any = Figure(figsize=(1.8 * columns, 1.9 * rows + 0.8), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
-    largest = max(float(received.max()) for received in maps.values())
+    largest, drawn = max(float(received.max()) for received in maps.values()), None
     for row, (picture, caption) in enumerate(zip(pictures, captions, strict=True)):
         axes[row][0].imshow(picture.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray")
         axes[row][0].set_ylabel(shown(caption), fontsize="small", parse_math=False)
@@ -48,7 +48,7 @@ def attention_figure(
 
 def _column(axes: Any, received: Tensor, largest: float) -> Any:
     """Maps of all images on one scale; the last one drawn."""
-    side = math.isqrt(received.shape[1])
+    side, drawn = math.isqrt(received.shape[1]), None
     for axis, tokens in zip(axes, received, strict=True):
         drawn = axis.imshow(tokens.view(side, side).numpy(), cmap="viridis", vmin=0, vmax=largest or 1.0)
         if not tokens.any():  # or the blank panel would look like a fault of the figure
