@@ -62,7 +62,9 @@ def test_folders_of_this_machine_are_not_published(finished, tmp_path):
     folder = write_folder(open_run(copy), tmp_path / "out")
     for name in ("recipe.yaml", "summary.json", "README.md"):
         assert "anna" not in (folder / name).read_text()
-    assert yaml.safe_load((folder / "recipe.yaml").read_text())["init_from"] == "first.safetensors"
+    written = yaml.safe_load((folder / "recipe.yaml").read_text())
+    assert written["init_from"] == "first.safetensors"
+    assert "data_dir" not in written
     assert "| started from | first.safetensors |" in (folder / "README.md").read_text()
     assert same(sage_snn.load(folder), sage_snn.load(finished))
 

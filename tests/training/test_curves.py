@@ -8,7 +8,7 @@ from sage_snn.recipes import RecipeError, load_recipe
 from sage_snn.runs import RunError, RunFolder
 from sage_snn.studies.plan import run_key
 from sage_snn.training import trackers, train
-from sage_snn.training.curves import Curves, epoch_points, step_points
+from sage_snn.training.curves import Curves, TensorBoard, epoch_points, step_points
 
 
 def table(steps, blocks=2):
@@ -58,6 +58,16 @@ def test_a_resumed_run_draws_every_step_once(tmp_path, tiny, interrupted):
     folder = interrupted(tmp_path / "run", tiny)
     train("digits", folder, settings=tiny, resume=True, quiet=True)
     assert [step for step, _ in scalars(folder / "tensorboard" / "steps")["slope/block 0"]] == [3, 6]
+
+
+def test_an_epoch_that_was_drawn_before_a_kill_is_drawn_once(tmp_path):
+    for first, epochs in ((0, (0, 1)), (1, (1, 2))):  # killed before the checkpoint of the second epoch
+        board = TensorBoard(tmp_path, first, 100 * first)
+        for epoch in epochs:
+            board.add(epoch, 100 * (epoch + 1), {"run/lr": 1.0}, {100 * (epoch + 1): {"slope/block 0": 4.0}})
+        board.close(failed=False)
+    assert [step for step, _ in scalars(tmp_path)["run/lr"]] == [0, 1, 2]
+    assert [step for step, _ in scalars(tmp_path / "steps")["slope/block 0"]] == [100, 200, 300]
 
 
 def test_who_draws_a_run_is_no_part_of_what_it_is():
