@@ -3,15 +3,13 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from .cli_studies import DataDir, Settings, report, study
 from .recipes.policies import POLICIES
 from .screen import arguments, console, shown, speak_to_any_terminal
-
-if TYPE_CHECKING:
-    from .studies.study import Study
 
 PolicyKind = StrEnum("PolicyKind", list(POLICIES.names))
 
@@ -23,14 +21,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Run = Annotated[Path, typer.Argument(help="folder of a run", metavar="RUN")]
-DataDir = Annotated[Path | None, typer.Option(help="folder of the data set", show_default=False)]
+Run = Annotated[
+    Path, typer.Argument(help="folder of a run, shipped:digits, or hub:OWNER/NAME", metavar="RUN", show_default=False)
+]
 Weights = Annotated[Literal["last", "best"], typer.Option(help="of the last epoch, or of the best on the test set")]
 WeightsAs = Annotated[
     Literal["float32", "int8"], typer.Option(help="as trained, or rounded to int8 (networks that count spikes; ONNX)")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="any recipe field: key=value", metavar="KEY=VALUE")]
 
 
 @app.callback(invoke_without_command=True)
@@ -183,115 +181,36 @@ def export(
 
     opened = open_run(run, data_dir)
     which, form = ("last", "int8") if weights == "int8" else (weights, weights_as)
-    path = out or run / f"export{'-int8' if form == 'int8' else ''}{SUFFIXES[to]}"
+    path = out or opened.exports / f"export{'-int8' if form == 'int8' else ''}{SUFFIXES[to]}"
     written = write(opened.network(which), path, to, example_of(opened), card_of(opened, which), form)
     print(written)
     print(f"{form} weights, {written.stat().st_size / 1e6:.2f} MB", file=sys.stderr)
 
 
 @app.command()
-def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="folders of finished runs, or a study (name or YAML file) of ./runs", metavar="RUN | STUDY"
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="folder for report.html and its figures")] = Path("report"),
-    data_dir: DataDir = None,
-    different_recipes: Annotated[bool, typer.Option("--different-recipes", help="compare runs that differ")] = False,
+def push(
+    run: Run,
+    repository: Annotated[str | None, typer.Argument(help="OWNER/NAME on the hub", metavar="[REPO]")] = None,
+    to_folder: Annotated[Path | None, typer.Option(help="write the files there instead; no network")] = None,
+    weights: Weights = "last",
+    private: Annotated[bool, typer.Option("--private", help="a new repository is seen by you alone")] = False,
 ) -> None:
-    """One page that opens without a network: tables, figures, recipes of these runs; a study's claims."""
-    from .studies.report import write_report
-    from .studies.results import load_runs, require_comparable
-    from .studies.study import is_study
+    """Publish a finished run on the Hugging Face hub: weights, recipe, and a model card written from it."""
+    from .runs import open_run
+    from .runs.publish import push as upload
+    from .runs.publish import write_folder
 
-    if len(runs) == 1 and is_study(runs[0]):
-        _write_study_page(_load_study(str(runs[0]), data_dir=data_dir), Path("runs"), out)
-        return
-    loaded = load_runs(runs)
-    if not different_recipes:
-        require_comparable(loaded)
-    print(write_report(loaded, out, title=", ".join(run.folder.name for run in loaded[:4])))
+    if (repository is None) == (to_folder is None):
+        raise typer.BadParameter("give a repository (OWNER/NAME), or --to-folder FOLDER")
+    opened = open_run(run)
+    if to_folder is not None:
+        print(write_folder(opened, to_folder, weights))
+    elif repository is not None:
+        print(upload(opened, repository, weights, private=private))
 
 
-study = typer.Typer(help="Grids of runs: every experiment from one command.", no_args_is_help=True)
+app.command()(report)
 app.add_typer(study, name="study")
-StudyName = Annotated[str, typer.Argument(help="a shipped name or the path of a YAML file", metavar="STUDY")]
-StudyOut = Annotated[Path, typer.Option(help="folder of runs and studies; studies share runs")]
-
-
-@study.command("list")
-def study_list(
-    name: Annotated[str | None, typer.Argument(help="a study to tell all of", metavar="STUDY")] = None,
-) -> None:
-    """What ships, a line each; or what one study asks, its cost and its runs."""
-    from .studies.tables import print_studies, print_study
-
-    print_studies() if name is None else print_study(name)
-
-
-@study.command("run")
-def study_run(
-    name: StudyName,
-    out: StudyOut = Path("runs"),
-    data_dir: DataDir = None,
-    on: Annotated[Literal["here", "ray"], typer.Option(help="this process, or a Ray cluster")] = "here",
-    ray_address: Annotated[str | None, typer.Option(help="of a running cluster; default: one is started")] = None,
-    settings: Settings = None,
-) -> None:
-    """Run what is not finished yet, then write the report; safe to stop and start again."""
-    from .studies.ray_runner import run_on_ray
-    from .studies.runner import run_study
-
-    loaded = _load_study(name, settings, data_dir)
-    on_ray = on == "ray" or ray_address is not None
-    paths = run_on_ray(loaded, out, address=ray_address) if on_ray else run_study(loaded, out)
-    _write_study_page(loaded, out)
-    if len(paths) < len(loaded.runs()):
-        lost = len(loaded.runs()) - len(paths)
-        sys.exit(f"error: {lost} runs did not finish; `study status` in place of `study run` says why")
-
-
-@study.command("status")
-def study_status(
-    name: StudyName, out: StudyOut = Path("runs"), data_dir: DataDir = None, settings: Settings = None
-) -> None:
-    """What is done, running, waiting, or failed and why."""
-    from .studies.status import status, status_table
-
-    loaded = _load_study(name, settings, data_dir)
-    console().print(status_table(loaded, status(loaded, out), out))
-
-
-@study.command("report")
-def study_report(
-    name: StudyName, out: StudyOut = Path("runs"), data_dir: DataDir = None, settings: Settings = None
-) -> None:
-    """Write the page of a study from its finished runs."""
-    _write_study_page(_load_study(name, settings, data_dir), out)
-
-
-def _load_study(name: str, settings: list[str] | None = None, data_dir: Path | None = None) -> "Study":
-    from .recipes import parse_settings
-    from .studies.study import load_study
-
-    here = {} if data_dir is None else {"data_dir": str(data_dir.absolute())}
-    return load_study(name, parse_settings(settings or []) | here)
-
-
-def _write_study_page(loaded: "Study", root: Path, page: Path | None = None) -> None:
-    from .studies.report import write_report
-    from .studies.results import load_runs
-    from .studies.state import StudyState
-    from .studies.status import finished_runs
-    from .studies.study import StudyError
-
-    state, folders = StudyState(loaded, root), finished_runs(loaded, root)
-    if not folders:
-        raise StudyError(f"no run of study {loaded.name} is finished in {root}; `sage-snn study run` trains them")
-    shown: dict[str, Any] = {"title": loaded.name, "study": loaded, "failures": state.failures()}
-    print(write_report(load_runs(folders), page or state.folder, **shown))
 
 
 @app.command()

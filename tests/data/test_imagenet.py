@@ -153,3 +153,13 @@ def test_missing_tables_of_tiny_imagenet_are_named(tiny, name):
     (tiny / name).unlink()
     with pytest.raises(DataError, match=rf"{name.rpartition('/')[2]} is not there; .* tiny-imagenet-200.zip"):
         load_data("tiny-imagenet200", tiny)
+
+
+def test_classes_of_tiny_imagenet_have_words_where_the_table_is_there(tiny):
+    crane = [f"{WNIDS[0]}\tcrane, a bird", f"{WNIDS[1]}\ttench, Tinca tinca", f"{WNIDS[2]}\tcrane", "n00000001\tother"]
+    (tiny / "words.txt").write_text("\n".join(crane))
+    data = load_data("tiny-imagenet200", tiny)
+    assert data.classes == (f"crane ({WNIDS[0]})", "tench", f"crane ({WNIDS[2]})")
+    assert data.test.labels.tolist() == [2, 1, 0]
+    (tiny / "words.txt").write_text(f"{WNIDS[1]}\ttench\n")
+    assert load_data("tiny-imagenet200", tiny).classes == (WNIDS[0], "tench", WNIDS[2])

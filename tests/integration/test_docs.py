@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sage_snn.recipes import load_recipe
 from sage_snn.studies.study import parse_study
 
 ROOT = Path(__file__).parents[2]
@@ -106,8 +107,10 @@ def test_every_file_of_the_layout_exists():
 
 def test_the_studies_of_ones_own_can_be_run():
     text = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    own, grid, confirmation = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
+    blocks = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    own, grid, recipe, confirmation = map(yaml.safe_load, blocks)
     assert parse_study({"recipe": "cifar10-study"} | grid).count() == 4
+    assert (load_recipe(recipe).model.depth, load_recipe(recipe).model.dim) == (2, 384)
     assert len(parse_study(confirmation).runs()) == 2 * 5
     planned = parse_study({"name": "mine"} | own).runs()
     assert len(planned) == 3 * 2 * 5

@@ -9,8 +9,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from sage_snn.control import Block
-from sage_snn.runs import RunError
-from sage_snn.runs.inspection import _reading, _Watch, attention_figure, inspect_run
+from sage_snn.runs import RunError, attention_maps, inspection
+from sage_snn.runs.attention_maps import attention_figure
+from sage_snn.runs.inspection import _reading, _Watch, inspect_run
 from sage_snn.runs.run import open_run
 from sage_snn.signals import HeadEntropy, head_entropy
 from sage_snn.training import train
@@ -71,7 +72,7 @@ def test_without_a_checkpoint_slopes_are_unknown(folder):
 
 def test_an_unwritable_folder_is_named(folder):
     (folder / "inspection").write_text("in the way")
-    with pytest.raises(RunError, match=r"cannot write .*attention\.png"):
+    with pytest.raises(RunError, match=r"cannot write to .*inspection"):
         inspect_run(open_run(folder))
 
 
@@ -85,7 +86,7 @@ def test_readings_are_means_over_all_images_and_the_whole_map():
             key(k[:, images].transpose(2, 3).flatten(3))
     assert watch.report(0, 4.0).entropy == pytest.approx(head_entropy(q, k).tolist())
     whole = 0.125 * q @ k.transpose(-1, -2)
-    torch.testing.assert_close(torch.cat(watch.received), whole.mean((0, 2, 3)))
+    torch.testing.assert_close(torch.cat(watch.received), whole.mean((0, 3)))  # (B, H, N)
 
 
 def test_the_figure_shows_grey_and_colour_images():
@@ -113,3 +114,47 @@ def test_learnt_slopes_of_every_size_can_be_looked_at(tmp_path, tiny, per):
     settings = tiny | {"epochs": 1, "policy.kind": "learnable", "policy.per": per}
     train("digits", tmp_path / "run", settings=settings, quiet=True)
     assert len(inspect_run(open_run(tmp_path / "run"), images=1).blocks) == 2
+
+
+def test_every_block_has_a_picture_of_its_heads_with_their_entropy_label_and_prediction(folder, monkeypatch):
+    asked = []
+
+    def draw(pictures, captions, maps, **options):
+        asked.append((captions, maps, options))
+        return attention_figure(pictures, captions, maps, **options)
+
+    monkeypatch.setattr(inspection, "attention_figure", draw)
+    told = inspect_run(open_run(folder), images=2)
+    assert [path.name for path in told.head_figures] == ["attention-0.png", "attention-1.png"]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in told.head_figures)
+    run = open_run(folder)
+    batch = next(iter(run.test_loader(2).epoch(0)))
+    answers = run.network()(batch.images).argmax(-1).tolist()
+    captions, overview, _ = asked[0]
+    assert captions == [f"{y}\npredicted {p}" for y, p in zip(batch.labels.tolist(), answers, strict=True)]
+    for block, (_, maps, options) in zip(told.blocks, asked[1:], strict=True):
+        assert list(maps) == [f"head {h}, entropy {value:.3f}" for h, value in enumerate(block.entropy)]
+        assert options == {"title": block.name, "one_scale": True}
+        assert torch.stack(list(maps.values())).mean(0).allclose(overview[block.name])
+
+
+def test_names_are_drawn_as_they_are(monkeypatch):
+    maps = {"$\\frac$": torch.rand(1, 4), "b": torch.zeros(1, 4)}
+    for one_scale in (True, False):
+        png = attention_figure(torch.rand(1, 1, 8, 8), ["$x_\x1b"], maps, title="$_$", one_scale=one_scale)
+        assert png.startswith(b"\x89PNG")
+
+
+def test_colours_mean_the_same_everywhere_with_one_scale(monkeypatch):
+    limits = []
+    column = attention_maps._column
+
+    def note(axes, received, largest):
+        limits.append(largest)
+        return column(axes, received, largest)
+
+    monkeypatch.setattr(attention_maps, "_column", note)
+    maps = {"a": torch.tensor([[0.0, 1, 2, 3]]), "b": torch.tensor([[0.0, 5, 0, 0]])}
+    for one_scale in (False, True):
+        attention_figure(torch.rand(1, 3, 8, 8), ["x"], maps, one_scale=one_scale)
+    assert limits == [3, 5, 5, 5]

@@ -40,7 +40,22 @@ def load_tiny(folder: Path | None) -> Data:
     classes = tuple(_lines(folder / "wnids.txt", TINY_LAYOUT))
     train = [_pictures(folder / "train" / wnid / "images") for wnid in classes]
     test = _annotated(folder / "val", classes)
-    return Data("tiny-imagenet200", _images(train), test, classes, channels=3, size=64, mean=MEAN, std=STD)
+    words = _words(folder / "words.txt", classes)
+    return Data("tiny-imagenet200", _images(train), test, words, channels=3, size=64, mean=MEAN, std=STD)
+
+
+def _words(path: Path, wnids: tuple[str, ...]) -> tuple[str, ...]:
+    """The first word for each class, with its id where two have the same; the ids alone without the table."""
+    if not path.is_file():
+        return wnids
+    try:
+        table = dict(line.split("\t", 1) for line in read_text(path).splitlines() if "\t" in line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} cannot be read as text ({error}); {TINY_LAYOUT}, or delete it") from None
+    words = [table.get(wnid, wnid).split(",")[0].strip() or wnid for wnid in wnids]
+    return tuple(
+        word if words.count(word) == 1 else f"{word} ({wnid})" for word, wnid in zip(words, wnids, strict=True)
+    )
 
 
 def _classes(train: Path, classes_file: str | Path | None) -> tuple[str, ...]:

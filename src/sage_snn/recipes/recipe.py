@@ -22,6 +22,7 @@ from ..data.digest import arrays_digest, file_digest
 from ..data.errors import DataError
 from ..data.sets import DATASETS
 from .fields import RecipeError, explain, flat, merged, nearest, parse_mapping, read_text, shipped_names
+from .inheritance import RIGHT, complete, read_fields, spelled_out
 from .losses import LOSSES, AnyLoss, CrossEntropyPart
 from .models import MODELS, AnyModel, SpikformerPart
 from .parts import Part
@@ -31,11 +32,11 @@ from .stages import BalancePart, StagePart, stage_recipes
 SHIPPED = resources.files("sage_snn.recipes")
 FAMILIES = {"model": MODELS, "policy": POLICIES, "loss": LOSSES}  # of which a recipe has one kind each
 FACTS = ("about", "applied")  # told by or to people; no part of what is trained
-ELSEWHERE = ("data_dir", "workers", "init_from")  # may differ between machines without changing a result
+ELSEWHERE = ("data_dir", "workers", "init_from", "loggers")  # may differ between machines without changing a result
 DIGESTS = ("data_digest", "init_digest")  # of files as a run found them; never settings
 _USUAL_LOSS = CrossEntropyPart()
 # Written where they differ.
-_SELDOM = ("subset", "stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all")
+_SELDOM = ("subset", "stages", "balance", "schedule", "decay_at", "decay_rate", "decay_all", "loggers", "extended_from")
 
 
 class ObservePart(Part):
@@ -76,6 +77,7 @@ class Recipe(Part):
     stages: tuple[StagePart, ...] = ()  # trained before, each from the one before it
     balance: BalancePart | None = None  # of the weights that training starts from
     epochs: int = Field(default=300, ge=0)  # Choice: decision 20; 0 for a network that is converted only
+    extended_from: tuple[Annotated[int, Field(ge=0)], ...] = ()  # epochs of a finished run that was trained on
     warmup_epochs: int = Field(default=20, ge=0)
     cooldown_epochs: int = Field(default=10, ge=0)
     batch_size: int = Field(default=128, ge=1)
@@ -93,6 +95,7 @@ class Recipe(Part):
     precision: Literal["auto", "32", "16", "bf16"] = "auto"
     threads: int | None = Field(default=None, ge=1)
     workers: int = Field(default=0, ge=0)
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ("tensorboard",)  # who draws curves of the run
     seed: int = Field(default=42, ge=0, lt=2**63)
     init_from: str | None = None  # weights to start from
     data_digest: str | None = None  # of the file of `data: arrays`; both digests are filled in by a run
@@ -110,6 +113,11 @@ class Recipe(Part):
     @classmethod
     def _precision_may_be_a_number(cls, value: Any) -> Any:
         return str(value)
+
+    @field_validator("loggers", mode="before")
+    @classmethod
+    def _one_logger_needs_no_list(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @field_validator("data")
     @classmethod
@@ -133,6 +141,10 @@ class Recipe(Part):
             cures.append(f"--set policy.warmup_epochs={self.total_epochs - 1}" if self.epochs else "--policy none")
         if problems:
             raise ValueError(f"{', and '.join(problems)}: add {' '.join(cures)}, or train longer")
+        if list(self.extended_from) != sorted({*self.extended_from} - {self.epochs}) or self.epochs < max(
+            self.extended_from, default=0
+        ):
+            raise ValueError("extended_from are ever larger numbers of epochs, all below `epochs`; a run writes them")
         if self.batch_size % self.accumulate:
             raise ValueError(f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})")
         return self
@@ -243,20 +255,15 @@ def load_recipe(source: "str | Path | Mapping[str, Any] | Recipe", settings: Map
         return source.updated(settings) if settings else source
     chosen = spelled_out(settings or {})
     if isinstance(source, Mapping):
-        return parse_recipe(merged(spelled_out(source), chosen))
-    fields = {key: value for key, value in _fields(source).items() if key not in DIGESTS}
-    return parse_recipe(merged(spelled_out(fields), chosen), source=str(source))
+        return parse_recipe(merged(complete(source, SHIPPED), chosen))
+    fields = {key: value for key, value in read_fields(source, SHIPPED).items() if key not in DIGESTS}
+    return parse_recipe(merged(fields, chosen), source=str(source))
 
 
 def load_written_recipe(path: Path) -> Recipe:
     """The recipe that a run wrote, with the digests of the files that it was trained from."""
-    return parse_recipe(_fields(path), source=str(path))
-
-
-def spelled_out(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields with `loss: tet` as `loss: {kind: tet}`, so that settings reach what is inside."""
-    loss = fields.get("loss")
-    return dict(fields) | ({"loss": {LOSSES.tag: loss}} if isinstance(loss, str) else {})
+    text, name, _ = read_text(path, SHIPPED, "recipe", RecipeError)
+    return parse_recipe({"name": name} | parse_mapping(text, path, RIGHT, RecipeError), source=str(path))
 
 
 def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recipe:
@@ -273,11 +280,6 @@ def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
     """Dotted keys in which two recipes differ, with both values."""
     left, right = a.identity(), b.identity()
     return [(key, left.get(key), right.get(key)) for key in sorted(left | right) if left.get(key) != right.get(key)]
-
-
-def _fields(source: str | Path) -> dict[str, Any]:
-    text, name, _ = read_text(source, SHIPPED, "recipe", RecipeError)
-    return {"name": name} | parse_mapping(text, source, "of fields to values, such as `epochs: 10`", RecipeError)
 
 
 def _kind_at(path: list[str]) -> type[BaseModel]:

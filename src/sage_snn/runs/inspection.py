@@ -3,8 +3,6 @@
 T time steps, B batch, H heads, N tokens, K head width.
 """
 
-import io
-import math
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from ..notebook import ShownInNotebooks
 from ..recipes.policies import POLICIES
 from ..screen import cell, sheet
 from ..signals import HeadEntropy, population_std
+from .attention_maps import attention_figure
 from .folder import RunError, write_atomically
 from .layers import LayerInspection, inspect_layers
 from .run import Run, Which
@@ -46,12 +45,13 @@ class Inspection(ShownInNotebooks):
     policy: str
     images: int
     blocks: list[BlockReport]
-    figure: Path
+    figure: Path  # of all blocks, the mean of their heads
+    head_figures: list[Path]  # a block each, with its heads
     unfinished: str | None = None  # how far a run is that still has epochs to go
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
-        return asdict(self) | {"figure": str(self.figure)}
+        return asdict(self) | {"figure": str(self.figure), "head_figures": [str(path) for path in self.head_figures]}
 
     def __rich__(self) -> RenderableType:
         table = sheet("block", title=f"{self.run}, {self.policy} policy")
@@ -64,13 +64,16 @@ class Inspection(ShownInNotebooks):
             entropy = " ".join(f"{value:.3f}" for value in block.entropy)
             table.add_row(block.name, str(block.neurons), slope, f"{block.dispersion:.2e}", dead)
             heads.add_row(block.name, entropy)
-        told = f"entropy and dead heads on {self.images} test images; attention maps: {self.figure}"
+        told = f"entropy and dead heads on {self.images} test images; attention maps: {self.figure}, "
+        told += f"and of single heads {', '.join(path.name for path in self.head_figures)} beside it"
         lines = [cell(self.unfinished)] if self.unfinished else []
         return Group(*lines, table, "", heads, "", cell(told))
 
 
 def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection | LayerInspection:
     """Look into the blocks of a run's network; maps of `images` test images go to inspection/attention.png.
+
+    Those of single heads are beside it, a picture per block: attention-0.png, attention-1.png, ...
 
     Of a network without attention, look at its layers.
     """
@@ -85,8 +88,9 @@ def inspect_run(run: Run, images: int = 4, which: Which = "last") -> Inspection 
     state = run.policy_state
     slopes = state["slopes"].tolist() if state else [None] * len(watches)
     reports = [watch.report(i, slope) for i, (watch, slope) in enumerate(zip(watches, slopes, strict=True))]
-    figure = _draw_maps(run, network, watches, images)
-    return Inspection(run.name, run.recipe.policy.kind, len(loader.images), reports, figure, run.unfinished(which))
+    figures = _draw_maps(run, network, watches, [report.entropy for report in reports], images)
+    kind, seen = run.recipe.policy.kind, len(loader.images)
+    return Inspection(run.name, kind, seen, reports, figures[0], figures[1:], run.unfinished(which))
 
 
 def _blocks(run: Run, network: nn.Module) -> list[Block]:
@@ -116,7 +120,7 @@ class _Watch:
         self.heads.see(q, k, scale)
         # Mean over queries first: the whole map (T, B, H, N, N) is never formed.
         scores = scale * q.mean(-2, keepdim=True) @ k.transpose(-1, -2)
-        self.received.append(scores.squeeze(-2).mean((0, 2)))
+        self.received.append(scores.squeeze(-2).mean(0))  # (B, H, N)
 
     def report(self, index: int, slope: float | None) -> BlockReport:
         """Summary over all batches."""
@@ -131,50 +135,35 @@ def _reading(watches: list[_Watch]) -> AbstractContextManager[None]:
 
 
 @torch.no_grad()
-def _pass_through(network: nn.Module, batches: list[Tensor]) -> None:
-    for batch in batches:
-        network(batch)
+def _pass_through(network: nn.Module, batches: list[Tensor]) -> list[int]:
+    """The class that the network gives each image."""
+    return [answer for batch in batches for answer in network(batch).argmax(-1).tolist()]
 
 
-def _draw_maps(run: Run, network: nn.Module, watches: list[_Watch], images: int) -> Path:
-    """A row per image: the image, then for each block how much attention every token receives, mean over heads."""
-    loader = run.test_loader(images)
+def _draw_maps(
+    run: Run, network: nn.Module, watches: list[_Watch], entropy: list[list[float]], images: int
+) -> list[Path]:
+    """Of a few images: first a picture of all blocks, then one of the heads of each block."""
     fresh = [_Watch(watch.block, watch.signal) for watch in watches]
-    batches = list(loader.epoch(0))
+    batches = list(run.test_loader(images).epoch(0))
     with _reading(fresh):
-        _pass_through(network, [batch.images for batch in batches])
+        answers = _pass_through(network, [batch.images for batch in batches])
     pictures, labels = (torch.cat([getattr(batch, part) for batch in batches]) for part in ("images", "labels"))
-    maps = {watch.block.name or f"block {i}": torch.cat(watch.received) for i, watch in enumerate(fresh)}
+    classes = run.data.classes
+    captions = [
+        f"{classes[label]}\npredicted {classes[answer]}" for label, answer in zip(labels.tolist(), answers, strict=True)
+    ]
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (run.data.mean, run.data.std))
-    png = attention_figure((pictures * std + mean).clamp(0, 1), [run.data.classes[i] for i in labels.tolist()], maps)
-    path = run.folder.path / "inspection" / "attention.png"
+    pictures = (pictures * std + mean).clamp(0, 1)
+    heads = {watch.block.name or f"block {i}": torch.cat(watch.received) for i, watch in enumerate(fresh)}
+    drawn = {"attention": attention_figure(pictures, captions, {name: maps.mean(1) for name, maps in heads.items()})}
+    for i, (name, maps) in enumerate(heads.items()):
+        titled = {f"head {h}, entropy {value:.3f}": maps[:, h] for h, value in enumerate(entropy[i])}
+        drawn[f"attention-{i}"] = attention_figure(pictures, captions, titled, title=name, one_scale=True)
     try:
-        path.parent.mkdir(exist_ok=True)
-        write_atomically(path, png)
+        run.pictures.mkdir(parents=True, exist_ok=True)
+        for name, png in drawn.items():
+            write_atomically(run.pictures / f"{name}.png", png)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}; make the run's folder writable") from None
-    return path
-
-
-def attention_figure(pictures: Tensor, labels: list[str], maps: dict[str, Tensor]) -> bytes:
-    """PNG of pictures (B, C, height, width) in 0..1 beside maps (B, N) of each block, tokens row by row."""
-    from matplotlib.figure import Figure
-
-    rows, columns = len(pictures), 1 + len(maps)
-    figure = Figure(figsize=(1.8 * columns, 1.9 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for row, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
-        axes[row][0].imshow(picture.permute(1, 2, 0).squeeze(-1).numpy(), cmap="gray")
-        axes[row][0].set_ylabel(label)
-        for column, (name, received) in enumerate(maps.items(), start=1):
-            side = math.isqrt(received.shape[1])
-            axes[row][column].imshow(received[row].view(side, side).numpy(), cmap="viridis", vmin=0)
-            if not received[row].any():  # or the blank panel would look like a fault of the figure
-                axes[row][column].set_xlabel("no coincident spikes", fontsize="small")
-            axes[0][column].set_title(name.removesuffix(".attention"), fontsize="medium")
-    for axis in axes.flat:
-        axis.set_xticks([])
-        axis.set_yticks([])
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    return content.getvalue()
+        raise RunError(f"cannot write to {run.pictures}: {error.strerror}; make the run's folder writable") from None
+    return [run.pictures / f"{name}.png" for name in drawn]

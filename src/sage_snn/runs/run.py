@@ -12,25 +12,35 @@ from ..data import Data, DataError, Loader, load_data, test_transform
 from ..recipes.recipe import Recipe
 from .checkpoint import load_checkpoint
 from .folder import RunError, RunFolder
+from .places import folder_named, is_named
 from .weights import load_weights
 
 Which = Literal["last", "best"]
 
 
 def open_run(path: str | Path, data_dir: str | Path | None = None) -> "Run":
-    """The run in a folder, finished or not; `data_dir` says where the data is now, if it moved."""
-    folder = RunFolder(path)
+    """The run in a folder, finished or not; `data_dir` says where the data is now, if it moved.
+
+    `shipped:NAME` is one of the package, `hub:OWNER/NAME` one of the Hugging Face hub, @REVISION behind it if wanted.
+    """
+    folder = RunFolder(folder_named(path))
     if not folder.path.is_dir():
         raise RunError(f"there is no folder {folder.path}; give the folder that `sage-snn train` wrote (its --out)")
     recipe = folder.recipe()
     if recipe is None:
         raise RunError(f"{folder.path} holds no recipe.yaml, so it is not a run's; give the --out of `sage-snn train`")
-    return Run(folder, recipe if data_dir is None else recipe.updated({"data_dir": str(data_dir)}))
+    there = {} if data_dir is None else {"data_dir": str(data_dir)}
+    run = Run(folder, recipe.updated(there) if there else recipe)
+    if is_named(path):  # nothing is written into the package, nor into a cache
+        run.exports = Path()
+        run.pictures = Path("inspection") / str(path).partition(":")[2].replace("/", "-").replace("@", "-")
+    return run
 
 
 def load(path: str | Path, which: Which = "last", data_dir: str | Path | None = None) -> nn.Module:
     """The trained network of a run's folder, in eval mode and without a policy; the data is not needed.
 
+    `load("shipped:digits")` is one of the package, `load("hub:OWNER/NAME")` one of the Hugging Face hub.
     Only a run that was stopped before it had written what it trains on asks for the data, at `data_dir` if it moved.
 
     Args:
@@ -63,6 +73,8 @@ class Run:
 
     def __init__(self, folder: RunFolder, recipe: Recipe) -> None:
         self.folder, self.recipe = folder, recipe
+        self.exports = folder.path  # where its exports go when nobody says
+        self.pictures = folder.path / "inspection"  # where what is drawn of it goes
 
     @property
     def name(self) -> str:

@@ -43,11 +43,34 @@ def build_optimizer(recipe: Recipe, model: nn.Module, policy: Policy) -> torch.o
     return optimizer
 
 
-def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Scheduler:
-    """Per epoch, the warm-up counted inside: cosine and its minimum through the cooldown, or in steps, or constant."""
+class Stretches:
+    """Schedules one after the other, each until its own end."""
+
+    def __init__(self, schedules: dict[int, Scheduler]) -> None:
+        self._schedules = schedules  # end -> schedule, in their order
+
+    def step(self, epoch: int) -> None:
+        """Set the rate of this epoch."""
+        ends = [end for end in self._schedules if epoch < end] or list(self._schedules)[-1:]
+        self._schedules[ends[0]].step(epoch)
+
+
+def build_schedule(recipe: Recipe, optimizer: torch.optim.Optimizer) -> Scheduler | Stretches:
+    """Per epoch, the warm-up counted inside: cosine and its minimum through the cooldown, or in steps, or constant.
+
+    A run that was extended has the schedule of each of its lengths until that length was reached.
+    """
+    last = _schedule(recipe, optimizer, recipe.epochs)
+    if not recipe.extended_from:
+        return last
+    first = {n + recipe.cooldown_epochs: _schedule(recipe, optimizer, n) for n in recipe.extended_from}
+    return Stretches(first | {recipe.total_epochs: last})
+
+
+def _schedule(recipe: Recipe, optimizer: torch.optim.Optimizer, epochs: int) -> Scheduler:
     warmup: dict[str, Any] = {"warmup_t": recipe.warmup_epochs, "warmup_lr_init": recipe.warmup_lr}
-    if recipe.schedule == "cosine" and recipe.epochs:
-        return CosineLRScheduler(optimizer, t_initial=recipe.epochs, lr_min=recipe.min_lr, cycle_limit=1, **warmup)
+    if recipe.schedule == "cosine" and epochs:
+        return CosineLRScheduler(optimizer, t_initial=epochs, lr_min=recipe.min_lr, cycle_limit=1, **warmup)
     shares = recipe.decay_at if recipe.schedule == "steps" else ()
-    ends = [round(share * recipe.epochs) + 1 for share in shares]  # timm lowers the rate one epoch before
+    ends = [round(share * epochs) + 1 for share in shares]  # timm lowers the rate one epoch before
     return MultiStepLRScheduler(optimizer, decay_t=ends, decay_rate=recipe.decay_rate, warmup_prefix=False, **warmup)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from ..runs.run import data_of
 from ..runs.silence import silent_from
 from ..runs.weights import load_first_weights
 from .builders import build_optimizer, build_schedule
+from .curves import Curves, curves_of
 from .devices import applied_precision, by_the_first, peak_memory_mb, refusing_to_wait
 from .display import Display
 from .extras import extras, first_images
@@ -32,7 +33,7 @@ from .failure import NonFiniteError, explain, require_finite
 from .generators import seed_generators
 from .look import Look, Step
 from .observer import Observer
-from .recorder import Curves, Recorder
+from .recorder import Recorder
 from .stage import Stage
 from .state import restore, state_of
 from .stopping import StopRequest, stopping_politely
@@ -90,7 +91,7 @@ class Training:
         if self.fabric.is_global_zero:
             self.folder.write_recipe(self.recipe, applied)
         metrics: dict[str, Any] = {}
-        with self.display, stopping_politely() as stop, self._curves() as curves:
+        with self.display, stopping_politely() as stop, curves_of(self) as curves:
             self.display.say(f"{self.folder.path}: {', '.join(applied['in short'])}")
             for remark in self.policy.remarks(self.recipe.total_epochs * self.steps_per_epoch):
                 self.display.say(remark)
@@ -192,7 +193,7 @@ class Training:
                 if improved or self.epoch == 0:
                     write_atomically(self.folder.best_weights, save(self._weights()))
                 if curves is not None:
-                    curves.add(metrics, signals)
+                    curves.add(metrics, signals, self.epoch * self.steps_per_epoch + self.step)
         self.display.epoch(metrics, self.policy.slopes.tolist(), self.recipe.total_epochs)
         self.display.silence(silent_from(metrics.get("firing_rates", {})))
         self.seconds += self.epoch_seconds
@@ -289,12 +290,3 @@ class Training:
             return value
         mean: Any = self.fabric.all_reduce(torch.tensor(value, device=self.fabric.device), reduce_op="mean")
         return mean.item()
-
-    @contextmanager
-    def _curves(self) -> Iterator[Curves | None]:
-        curves = Curves(self.folder.path / "tensorboard", self.epoch) if self.fabric.is_global_zero else None
-        try:
-            yield curves
-        finally:
-            if curves is not None:
-                curves.close()

@@ -1,10 +1,9 @@
-"""What a policy did, step by step: a parquet part per epoch, and curves for TensorBoard."""
+"""What a policy did, step by step: a parquet part per epoch."""
 
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from torch import Tensor
 
 from ..policies import Policy
@@ -81,33 +80,3 @@ class Recorder:
     def load_state_dict(self, rows: list[Any]) -> None:
         """Go on with an unfinished epoch."""
         self._rows = list(rows)
-
-
-class Curves:
-    """TensorBoard curves, one point an epoch."""
-
-    def __init__(self, folder: Path, first_epoch: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer = SummaryWriter(str(folder), purge_step=first_epoch)
-
-    def add(self, metrics: dict[str, Any], signals: pd.DataFrame) -> None:
-        """Loss, accuracy, slopes, dispersion, readings per head, firing rates; the readings are the last column."""
-        epoch = metrics["epoch"]
-        told = {name: value for name, value in metrics.items() if value is not None}
-        points = {f"run/{name}": value for name, value in told.items() if name not in ("epoch", "firing_rates")}
-        points |= {f"firing/{name}": rate for name, rate in metrics["firing_rates"].items()}
-        for block, rows in signals.groupby("block"):
-            points[f"slope/block {block}"] = rows["slope"].iloc[-1]
-            if bool(rows["dispersion"].notna().any()):
-                points[f"dispersion/block {block}"] = rows["dispersion"].mean()
-                name = str(signals.columns[-1])
-                means = torch.tensor(rows[name].tolist(), dtype=torch.float64).mean(0)
-                points |= {f"{name}/block {block} head {h}": float(mean) for h, mean in enumerate(means)}
-        for name, value in points.items():
-            self._writer.add_scalar(name, value, epoch)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Flush to disk."""
-        self._writer.close()

@@ -17,9 +17,11 @@ from ..runs.lock import locked
 from ..runs.weights import find_weights
 from .devices import applied_precision, build_fabric, by_the_first
 from .display import Display
+from .extension import begin, differs_in_length, extended, with_lengths
 from .loop import Training
 from .stage import Stage
 from .threads import Threads, threads_here
+from .trackers import require_loggers
 
 
 def train(
@@ -91,13 +93,18 @@ class _Start(NamedTuple):
 def _prepare(recipe: Recipe, folder: RunFolder, fabric: Fabric, held: ExitStack, *, resume: bool) -> _Start:
     """Make the folder ready and keep others off it, or say why not; on the first rank only, which writes it."""
     before = folder.recipe() if resume else None
-    recipe, told = _pinned(recipe, before), list[str]()
-    if resume and (summary := _summary(folder)) and not folder.changes(recipe):
-        told.append(f"{folder.path} is finished already: top-1 {summary['last_top1']:.2f} %; nothing to do")
-        return _Start(recipe, Threads(1), told, summary)
+    require_loggers(recipe.loggers)
+    recipe, told = with_lengths(_pinned(recipe, before), before), list[str]()
+    ended = None if before is None else _summary(folder)
+    if before is not None and ended is not None:
+        recipe, line, is_done = _after_the_end(recipe, before, folder, ended)
+        told += [line] if line else []
+        if is_done:
+            return _Start(recipe, Threads(1), told, ended)
     if resume and before is None:
         told.append(f"{folder.path} holds no run yet: this one starts anew")
-    folder.open(recipe, resume=resume)
+    is_longer = before is not None and recipe.extended_from != before.extended_from
+    folder.open(before if before is not None and is_longer else recipe, resume=resume)
     held.enter_context(locked(folder))
     folder.sweep()
     applied = folder.applied()
@@ -106,7 +113,26 @@ def _prepare(recipe: Recipe, folder: RunFolder, fabric: Fabric, held: ExitStack,
     means = {"precision": applied_precision(fabric), "device": fabric.device.type, "ranks": fabric.world_size}
     means["kernels"] = kernels_on(fabric.device)
     require_same_means(folder.path, applied, means)  # threads are set as they were
+    if ended is not None:
+        begin(folder, recipe)
     return _Start(recipe, threads_here(recipe.threads, applied.get("threads")), told)
+
+
+def _after_the_end(
+    recipe: Recipe, before: Recipe, folder: RunFolder, summary: dict[str, Any]
+) -> tuple[Recipe, str, bool]:
+    """The recipe of a finished run, longer where more epochs are asked for; what to say; is nothing left to do?"""
+    done = f"{folder.path} is finished already: top-1 {summary['last_top1']:.2f} %"
+    if differs_in_length(recipe, before):
+        if recipe.epochs > before.epochs:
+            return *extended(recipe, before, folder), False
+        asked = f"after {before.epochs} epochs, more than the {recipe.epochs} asked for"
+        return before, f"{done} {asked}; nothing to do", True
+    # Fewer than its recipe says where a run was killed while it was being extended.
+    is_whole = summary.get("epochs", recipe.total_epochs) >= recipe.total_epochs
+    if folder.changes(recipe) or not is_whole:
+        return recipe, "", False
+    return recipe, f"{done}; nothing to do", True
 
 
 def _pinned(recipe: Recipe, before: Recipe | None) -> Recipe:
