@@ -19,7 +19,6 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
-    tiles_back,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -63,8 +62,7 @@ def lif_backward(
     **options: Any,
 ) -> tuple[Tensor, ...]:
     """Gradients of currents, first membrane and slope; sums for the constants, and of squares."""
-    layout, times = Layout.of(currents), len(currents)
-    tiles = tiles_back(Tiles(1, 1, v.numel()), times)
+    layout, tiles, times = Layout.of(currents), Tiles(1, 1, v.numel()), len(currents)
     x, (start, step) = layout.flat(currents, currents.dtype), layout.start(v)
     of_spikes, of_last = (None if g is None else layout.flat(g, g.dtype) for g in (grad_spikes, grad_last))
     grad_x, grad_v = torch.empty_like(x), torch.empty_like(x[0], dtype=v.dtype)
@@ -95,8 +93,6 @@ def variants() -> Iterator[Variant]:
     for case in CASES:
         x = torch.empty(case.times, 16, 64, 64, dtype=case.dtype, device="meta")
         v, slope = torch.empty_like(x[0], dtype=torch.float32), case.slope(64)
-        yield from forms_of(f"lif, {case}", partial(lif, x, v, **case.forward), forward=True, wide=case.is_wide)
+        yield from forms_of(f"lif, {case}", partial(lif, x, v, **case.forward), forward=True)
         inputs = x, v, x, v, slope
-        yield from forms_of(
-            f"lif, {case}", partial(lif_backward, *inputs, **case.backward), forward=False, wide=case.is_wide
-        )
+        yield from forms_of(f"lif, {case}", partial(lif_backward, *inputs, **case.backward), forward=False)

@@ -22,7 +22,7 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
-    tiles_back,
+    tiles_to_add,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -93,14 +93,14 @@ def norm_lif_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of x, weight, bias, residual and slope; sums for the constants, and of squares."""
     *full, last = step_sizes(x, times)
-    values, chosen = values_of(x, x.dtype, last), backward_of(**options)
-    tiles = tiles_back(Tiles.of(*full[1:], last=last), times)
+    values, chosen, tiles = values_of(x, x.dtype, last), backward_of(**options), Tiles.of(*full[1:], last=last)
+    adding = tiles_to_add(tiles, times)
     of_spikes, grad_x = values_of(grad_spikes, grad_spikes.dtype, last), torch.empty_like(values)
     results: dict[str, Any] = {
         "grad_x": grad_x,
         "grad_residual": None if residual is None else torch.empty_like(values),
     }
-    sums, of_channels = room_for_sums(x, tiles, times, chosen["WANTS"]), room_for_channel_sums(x, tiles)
+    sums, of_channels = room_for_sums(x, adding, times, chosen["WANTS"]), room_for_channel_sums(x, adding)
     shared: dict[str, Any] = {
         "scratch": room_for_membranes(values, times),
         "T": times,
@@ -109,14 +109,14 @@ def norm_lif_backward(
         **FROM_REST,
         **slopes_of(slope, full, (1, 3, 2) if last else (1, 2, 3), x),
         **chosen,
-        **tiles.arguments,
     }
-    added: dict[str, Any] = {"channel_sums": of_channels, "sums": sums, "each": tiles.each}
-    grid = tiles.splits, tiles.blocks
+    added: dict[str, Any] = {"channel_sums": of_channels, "sums": sums, "each": adding.each, **adding.arguments}
+    grid = adding.splits, adding.blocks
     launch(back_kernel, grid, values, of_spikes, **NOTHING | shared | added | ({} if training else results))
-    grad_weight, grad_bias, correction = settled(of_channels, var, tiles, times, eps)
+    grad_weight, grad_bias, correction = settled(of_channels, var, adding, times, eps)
     if training:
-        written: dict[str, Any] = {"each": 1, "WANTS": (False, False, False), **results, **correction}
+        written: dict[str, Any] = {"each": 1, **tiles.arguments, **results, **correction}
+        shared["WANTS"] = False, False, False
         launch(back_kernel, (tiles.count, tiles.blocks), values, of_spikes, **NOTHING | shared | written)
     of_residual = results["grad_residual"]
     of_residual = x.new_empty(0) if of_residual is None else of_residual
@@ -149,11 +149,7 @@ def variants() -> Iterator[Variant]:
             residual = values if number % 2 else None
             options: dict[str, Any] = {"times": case.times, "eps": 1e-5}
             inputs = values, *per_channel[:2], None, None, residual
-            yield from forms_of(
-                name, partial(norm_lif, *inputs, **options, **case.forward), forward=True, wide=case.is_wide
-            )
+            yield from forms_of(name, partial(norm_lif, *inputs, **options, **case.forward), forward=True)
             inputs = values, values, *per_channel, residual, case.slope(64)
             options |= {"training": last or case.times != 4}
-            yield from forms_of(
-                name, partial(norm_lif_backward, *inputs, **options, **case.backward), forward=False, wide=case.is_wide
-            )
+            yield from forms_of(name, partial(norm_lif_backward, *inputs, **options, **case.backward), forward=False)
