@@ -28,16 +28,21 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def packing_hook() -> object | None:
+    """The function that is asked what autograd keeps, if there is one."""
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore
+    return None if top is None else top[0]
+
+
 def has_saved_tensor_hooks() -> bool:
     """Is somebody else asked already what autograd keeps (activation checkpointing, offloading)?"""
-    top: Any = torch._C._autograd._top_saved_tensors_default_hooks  # pyright: ignore
-    return top(False) is not None
+    return packing_hook() is not None
 
 
 def checkpointed_region() -> object | None:
     """What tells one region of (non-reentrant) activation checkpointing from another, or its replay; None outside."""
-    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore
-    return top[0] if top is not None and top[0].__module__ == torch.utils.checkpoint.__name__ else None
+    hook: Any = packing_hook()
+    return hook if hook is not None and hook.__module__ == torch.utils.checkpoint.__name__ else None
 
 
 def version_of(tensor: Tensor) -> int:

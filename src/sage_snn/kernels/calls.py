@@ -78,8 +78,8 @@ def inverse(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], home: str) -> None:
-    """Give torch the operator `sage_snn::...`: `run` on the CPU, and what a graph capture runs instead.
+def register(schema: str, run: Callable[..., Any] | None, fake: Callable[..., Any], home: str) -> None:
+    """Give torch the operator `sage_snn::...`: `run` on the CPU if it has it, and what a graph capture runs instead.
 
     On GPUs, and on CPUs with the interpreter, runs the function of the same name in `gpu/{home}.py`.
     """
@@ -89,6 +89,7 @@ def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], hom
         return getattr(import_module(f".gpu.{home}", __package__), name)(*arguments, **options)
 
     _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
-    _OPERATORS.impl(name, on_device if is_interpreting() else run, "CPU")  # pyright: ignore[reportUnknownMemberType]
+    if (on_host := on_device if is_interpreting() else run) is not None:
+        _OPERATORS.impl(name, on_host, "CPU")  # pyright: ignore[reportUnknownMemberType]
     _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]

@@ -70,7 +70,17 @@ def variants() -> Iterator[Variant]:
     for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
         module = importlib.import_module(f".{found.name}", __package__)
         if module.__name__ != __name__ and hasattr(module, "variants"):
-            yield from module.variants()
+            yield from _different(module.variants())
+
+
+def _different(found: Iterable[Variant]) -> Iterator[Variant]:
+    """Each once: calls that differ in one kernel launch others in the same form."""
+    seen = set[Any]()
+    for variant in found:
+        form = variant.kernel.__name__, *variant.signature.items(), *variant.constants.items(), variant.threads
+        if form not in seen:
+            seen.add(form)
+            yield variant
 
 
 def compiled(target: str, chosen: Iterable[Variant] | None = None) -> Iterator[Row]:

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from .variants import Variant
 
-TYPES = {torch.float64: "*fp64", torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16"}
+TYPES = {
+    torch.float64: "*fp64",
+    torch.float32: "*fp32",
+    torch.float16: "*fp16",
+    torch.bfloat16: "*bf16",
+    torch.uint8: "*u8",
+}
 WIDE = 16  # bytes, the most that most devices load at once
 _written: list[tuple[Any, dict[str, Any], int]] = []
 
