@@ -95,6 +95,11 @@ def is_graphed(module: nn.Module) -> bool:
     return "graphed" in getattr(module.__dict__.get("forward"), "__qualname__", "")
 
 
+def may_be_captured(tensor: Tensor) -> bool:
+    """Could what is asked of the tensor's device be recorded in a CUDA graph, now or when it is asked for again?"""
+    return tensor.is_cuda and not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
+
+
 def is_capturing(tensor: Tensor) -> bool:
     """Is what is asked of the tensor's device recorded in a CUDA graph at this moment, to be done later?"""
     return tensor.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
