@@ -181,6 +181,12 @@ def is_last(x: Tensor) -> bool:
     return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
 
 
+def together(x: Tensor) -> int:
+    """How many values of (T*B, C, ...), which is not empty, are neighbours in memory: channels, or positions."""
+    positions = x.numel() // (x.shape[0] * x.shape[1])
+    return x.shape[1] if positions == 1 or is_last(x) else positions
+
+
 def values_of(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
     """The values in this precision, their channels last in memory or not."""
     values = tensor.detach().to(dtype)

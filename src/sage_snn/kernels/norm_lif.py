@@ -1,4 +1,4 @@
-"""Batch normalisation and leaky integrate-and-fire in one, from rest: a kernel (C++, or Triton) and its twin in torch.
+"""Batch normalisation and leaky integrate-and-fire in one, from rest: a kernel (C++, or Triton); its twin is beside it.
 
 x: (T*B, C, ...) with T time steps, B batch, C channels, which may lie last in memory. Between forward and backward only
 x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor, in the shapes of
@@ -29,12 +29,10 @@ from .arguments import (
 from .bits import mark_spikes
 from .calls import SHAPE_CODES, function, pointer, register
 from .kept import STATISTICS, Kept, Momentum, keeps_on, packs, room_for_words
-from .lif import lif_twin
 from .membrane import UNWATCHED, Membrane, Watch, require_constants
 from .norm import (
     is_last,
     keep_statistics,
-    plain_norm,
     precision,
     ready,
     require_channels,
@@ -42,8 +40,10 @@ from .norm import (
     require_several_values,
     running_statistics,
     step_sizes,
+    together,
     values_of,
 )
+from .norm_lif_twin import norm_lif_twin
 from .slopes import NeuronSlopes, require_slopes
 
 
@@ -106,7 +106,8 @@ def norm_lif(
     inputs = x, weight, bias, *statistics, residual
     threshold, tau = membrane.tensors
     near = None if watch.membranes is None else watch.near
-    kept = _kept(x, training, momentum, running_mean, running_var) if keeps_on(x) else None
+    running = (running_mean, running_var) if training else (None, None)
+    kept = Kept(packs(x, together(x)), momentum, *running) if keeps_on(x) else None
     made: Any
     if wants_gradients(x, weight, bias, residual, slope, threshold, tau, watch.gradients):
         extras = threshold, tau, watch.gradients, near, kept
@@ -123,14 +124,6 @@ def norm_lif(
     return spikes
 
 
-def _kept(
-    x: Tensor, training: bool, momentum: Momentum, running_mean: Tensor | None, running_var: Tensor | None
-) -> Kept:
-    positions = x.numel() // (x.shape[0] * x.shape[1])
-    fastest = x.shape[1] if positions == 1 or is_last(x) else positions
-    return Kept(packs(x, fastest), momentum, *((running_mean, running_var) if training else (None, None)))
-
-
 def _made(inputs: tuple[Tensor | None, ...], kept: Kept | None, **options: Any) -> tuple[Tensor, ...]:
     """Spikes, mean, variance and moments by the operator, and what is kept if anything is."""
     if kept is None:
@@ -139,31 +132,6 @@ def _made(inputs: tuple[Tensor | None, ...], kept: Kept | None, **options: Any) 
     *made, words = torch.ops.sage_snn.norm_lif_kept(*told, packs=kept.packs, **kept.options, **options)
     kept.words = words if kept.packs else None
     return tuple(made)
-
-
-def norm_lif_twin(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    slope: Tensor,
-    membrane: Membrane,
-    times: int,
-    training: bool,
-    momentum: Momentum,
-    eps: float,
-    shape: str,
-    residual: Tensor | None = None,
-    watch: Watch = UNWATCHED,
-) -> Tensor:
-    """The same in plain torch, one after the other."""
-    normal = plain_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    normal = normal if residual is None else normal + residual
-    currents = normal.reshape(times, x.shape[0] // times, *x.shape[1:])
-    precision = torch.promote_types(x.dtype, torch.float32)
-    v = currents.new_full(currents.shape[1:], membrane.rest, dtype=precision)
-    return lif_twin(currents, v, slope, membrane, shape, watch)[0].flatten(0, 1)
 
 
 class NativeNormLIF(torch.autograd.Function):
