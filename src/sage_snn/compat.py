@@ -10,10 +10,12 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
+WITHOUT_FLOAT64 = ("mps",)  # Apple's
+
 
 def precise(device: torch.device | str) -> torch.dtype:
-    """float64, or float32 on devices that lack it (Apple's MPS)."""
-    return torch.float32 if torch.device(device).type == "mps" else torch.float64
+    """float64, or float32 on devices that lack it."""
+    return torch.float32 if torch.device(device).type in WITHOUT_FLOAT64 else torch.float64
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sage_snn import compat
+from sage_snn.kernels.attention import entropy_twin, gini_twin, row_entropy_twin
 from sage_snn.neurons import lif
 from sage_snn.policies import asgl, policy, sage
 from sage_snn.recipes import load_recipe
@@ -136,6 +138,48 @@ def test_no_step_waits_for_the_device(on_meta, settings):
     with pytest.raises(Enough), NoWaiting():
         training._train_epoch(StopAfter(2))
     assert training.step == 2
+
+
+class NoDouble(TorchDispatchMode):
+    """Raises where the device would have to compute in float64."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        if any(isinstance(t, Tensor) and t.is_meta and t.dtype == torch.float64 for t in tree_leaves(out)):
+            raise RuntimeError(f"the device has no float64: {function}")
+        return out
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        kinds("learnable", per="time"),
+        kinds("sage", signal="gradient_gain"),
+        kinds("sage", slopes_per="head"),
+        *(kinds(kind) for kind in ("fixed", "sage", "mpd_agl", "ds_atgo", "learnable_constants")),
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_no_step_asks_for_float64_of_a_device_that_lacks_it(on_meta, settings, monkeypatch):
+    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("mps", "meta"))
+    with NoDouble():
+        training = on_meta(**settings)
+        with pytest.raises(Enough):
+            training._train_epoch(StopAfter(2))
+    assert training.step == 2
+
+
+def test_nor_do_the_twins_of_the_statistic(monkeypatch):
+    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("mps", "meta"))
+    q = torch.empty(2, 1, 2, 5, 4, device=META)
+    with NoDouble():
+        twins = entropy_twin(q, q, 0.125, 0.25), gini_twin(q, q, 0.125, 0.25), row_entropy_twin(q, q, 0.125, 0.25)
+    assert {found.dtype for found in twins} == {torch.float32}
+
+
+def test_the_mode_knows_float64():
+    with NoDouble(), pytest.raises(RuntimeError, match="no float64"):
+        torch.zeros(3, device=META).double()
 
 
 @pytest.mark.parametrize("every", [1, 3])
