@@ -145,7 +145,8 @@ class NoDouble(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        if any(isinstance(t, Tensor) and t.is_meta and t.dtype == torch.float64 for t in tree_leaves(out)):
+        lacking = [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.device.type in compat.WITHOUT_FLOAT64]
+        if any(t.dtype == torch.float64 for t in lacking):
             raise RuntimeError(f"the device has no float64: {function}")
         return out
 
@@ -169,15 +170,19 @@ def test_no_step_asks_for_float64_of_a_device_that_lacks_it(on_meta, settings, m
     assert training.step == 2
 
 
-def test_nor_do_the_twins_of_the_statistic(monkeypatch):
-    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("mps", "meta"))
-    q = torch.empty(2, 1, 2, 5, 4, device=META)
+@pytest.mark.parametrize("twin", [entropy_twin, gini_twin, row_entropy_twin])
+def test_nor_do_the_twins_of_the_statistic_which_are_right_there_too(twin, monkeypatch):
+    q, k = (torch.rand(2, 2, 1, 2, 9, 4, generator=torch.Generator().manual_seed(0)) < 0.4).float()
+    exact = twin(q, k, 0.125, 0.25)
+    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("cpu",))
     with NoDouble():
-        twins = entropy_twin(q, q, 0.125, 0.25), gini_twin(q, q, 0.125, 0.25), row_entropy_twin(q, q, 0.125, 0.25)
-    assert {found.dtype for found in twins} == {torch.float32}
+        found = twin(q, k, 0.125, 0.25)
+    assert (exact.dtype, found.dtype) == (torch.float64, torch.float32)
+    assert torch.allclose(found.double(), exact, atol=1e-6)
 
 
-def test_the_mode_knows_float64():
+def test_the_mode_knows_float64(monkeypatch):
+    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("meta",))
     with NoDouble(), pytest.raises(RuntimeError, match="no float64"):
         torch.zeros(3, device=META).double()
 

@@ -49,12 +49,13 @@ def plain_norm(
     """torch's own normalisation, whose momentum may be a tensor too."""
     if not isinstance(momentum, Tensor):
         return F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
-    seen = [None if t is None else torch.zeros_like(t) for t in (mean, var)]
+    if mean is None or var is None:
+        return F.batch_norm(x, mean, var, weight, bias, training, 0.0, eps)
+    seen = torch.zeros_like(mean), torch.zeros_like(var)
     normal = F.batch_norm(x, *seen, weight, bias, training, 1.0, eps)  # all of what it moves is what x had
     with torch.no_grad():
-        for running, own in zip((mean, var), seen, strict=True):
-            if running is not None and own is not None:
-                running.lerp_(own, momentum.to(running.dtype))
+        mean.lerp_(seen[0], momentum.to(mean.dtype))
+        var.lerp_(seen[1], momentum.to(var.dtype))
     return normal
 
 
