@@ -6,6 +6,7 @@
 import os
 import re
 from functools import cache
+from importlib import import_module
 
 import torch
 
@@ -48,10 +49,9 @@ def _why_not(device_type: str) -> str | None:
 def version() -> str | None:
     """That of Triton, None without it; asked of the module, which packages of several names bring (ROCm's too)."""
     try:
-        import triton
+        return import_module("triton").__version__
     except ImportError:
         return None
-    return triton.__version__
 
 
 def status(device_type: str) -> str:

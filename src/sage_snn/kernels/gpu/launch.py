@@ -29,5 +29,6 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, threads: int = 1
 @cache
 def _together(device: torch.device) -> int:
     """Threads of a warp: 64 on AMD's accelerators, where half as many warps leave each thread as much to load."""
-    properties: Any = torch.cuda.get_device_properties(device) if device.type == "cuda" else None  # pyright: ignore
-    return 32 if properties is None else properties.warp_size
+    if device.type != "cuda":
+        return 32
+    return torch.cuda.get_device_properties(device).warp_size  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
