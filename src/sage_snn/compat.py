@@ -10,10 +10,12 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
+WITHOUT_FLOAT64 = ("mps",)  # Apple's
+
 
 def precise(device: torch.device | str) -> torch.dtype:
-    """float64, or float32 on devices that lack it (Apple's MPS)."""
-    return torch.float32 if torch.device(device).type == "mps" else torch.float64
+    """float64, or float32 on devices that lack it."""
+    return torch.float32 if torch.device(device).type in WITHOUT_FLOAT64 else torch.float64
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -28,10 +30,15 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def packing_hook() -> object | None:
+    """The function that is asked what autograd keeps, if there is one."""
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore
+    return None if top is None else top[0]
+
+
 def has_saved_tensor_hooks() -> bool:
     """Is somebody else asked already what autograd keeps (activation checkpointing, offloading)?"""
-    top: Any = torch._C._autograd._top_saved_tensors_default_hooks  # pyright: ignore
-    return top(False) is not None
+    return packing_hook() is not None
 
 
 def has_dispatch_mode() -> bool:
@@ -41,8 +48,8 @@ def has_dispatch_mode() -> bool:
 
 def checkpointed_region() -> object | None:
     """What tells one region of (non-reentrant) activation checkpointing from another, or its replay; None outside."""
-    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)  # pyright: ignore
-    return top[0] if top is not None and top[0].__module__ == torch.utils.checkpoint.__name__ else None
+    hook: Any = packing_hook()
+    return hook if hook is not None and hook.__module__ == torch.utils.checkpoint.__name__ else None
 
 
 def version_of(tensor: Tensor) -> int:
@@ -93,6 +100,11 @@ def entries(container: nn.Sequential) -> Mapping[str, nn.Module | None]:
 def is_graphed(module: nn.Module) -> bool:
     """Was the module captured by torch.cuda.make_graphed_callables?"""
     return "graphed" in getattr(module.__dict__.get("forward"), "__qualname__", "")
+
+
+def may_be_captured(tensor: Tensor) -> bool:
+    """Could what is asked of the tensor's device be recorded in a CUDA graph, now or when it is asked for again?"""
+    return tensor.is_cuda and not torch.compiler.is_compiling() and not torch.is_inference_mode_enabled()
 
 
 def is_capturing(tensor: Tensor) -> bool:

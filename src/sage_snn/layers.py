@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .compat import forward_hooks, has_input_hooks
 from .kernels.arguments import why_not_native
 from .kernels.events import event_conv, event_map
-from .kernels.norm import batch_norm, running_statistics
+from .kernels.norm import batch_norm, plain_norm, running_statistics
 from .kernels.norm_lif import batch_norm_lif
 from .kernels.path import why_twin
 from .kernels.pool import spike_pool
@@ -37,7 +36,7 @@ class ThresholdNorm(nn.BatchNorm2d):
     def forward(self, input: Tensor) -> Tensor:
         """(T*B, C, H, W) -> (T*B, C, H, W)."""
         mean, var, options = running_statistics(self)
-        return F.batch_norm(input, mean, var, self.weight * self.factor, self.bias, **options)
+        return plain_norm(input, mean, var, self.weight * self.factor, self.bias, **options)
 
 
 def why_not_plain(norm: nn.Module) -> str | None:

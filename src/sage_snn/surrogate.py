@@ -80,6 +80,23 @@ class WrittenSlope:
         return copy
 
 
+class OwnSlope(WrittenSlope):
+    """A node's own slope while no policy gives it one, in a tensor that stays where it is.
+
+    A graph that was captured before a policy was attached reads it, and follows when the policy writes there.
+    """
+
+    def __init__(self, value: float, device: torch.device) -> None:
+        self.value, self.live = value, False
+        self.tensor = torch.full((), value, dtype=precise(device), device=device)  # a copy would wait for the device
+
+    def rest(self, value: float | None = None) -> None:
+        """Write the node's own value again, or another from now on."""
+        if value != self.value:
+            self.value = self.value if value is None else value
+            self.tensor.fill_(self.value)
+
+
 class ChannelSlopes(WrittenSlope):
     """Slopes for runs of neighbouring channels, as many as values are written; all of it `repeats` times.
 

@@ -7,6 +7,8 @@ from torch.nn import functional as F
 from sage_snn import SAGE
 from sage_snn.kernels import switched_off
 from sage_snn.kernels.gpu.launch import launch
+from sage_snn.kernels.gpu.norm_lif import norm_lif
+from sage_snn.kernels.membrane import Membrane
 from sage_snn.neurons import LIFNode
 
 
@@ -71,3 +73,9 @@ def test_autocast_trains_in_half_precision_with_float32_moments(ours, images):
 def test_tensors_on_two_devices_are_refused_with_the_cure():
     with pytest.raises(ValueError, match="tensors on cpu and meta in one call; move them to one device"):
         launch(None, (1,), torch.ones(3), torch.ones(3, device="meta"))
+
+
+def test_a_normalisation_on_another_device_is_refused_with_the_cure():
+    weight = torch.ones(3, device="meta")
+    with pytest.raises(ValueError, match="tensors on cpu and meta in one call; move them to one device"):
+        norm_lif(torch.ones(4, 3, 5), weight, *[None] * 4, times=2, eps=1e-5, **Membrane().options)

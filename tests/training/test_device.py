@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sage_snn import compat
+from sage_snn.kernels.attention import entropy_twin, gini_twin, row_entropy_twin
 from sage_snn.neurons import lif
 from sage_snn.policies import asgl, policy, sage
 from sage_snn.recipes import load_recipe
@@ -136,6 +138,53 @@ def test_no_step_waits_for_the_device(on_meta, settings):
     with pytest.raises(Enough), NoWaiting():
         training._train_epoch(StopAfter(2))
     assert training.step == 2
+
+
+class NoDouble(TorchDispatchMode):
+    """Raises where the device would have to compute in float64."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        lacking = [t for t in tree_leaves(out) if isinstance(t, Tensor) and t.device.type in compat.WITHOUT_FLOAT64]
+        if any(t.dtype == torch.float64 for t in lacking):
+            raise RuntimeError(f"the device has no float64: {function}")
+        return out
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        kinds("learnable", per="time"),
+        kinds("sage", signal="gradient_gain"),
+        kinds("sage", slopes_per="head"),
+        *(kinds(kind) for kind in ("fixed", "sage", "mpd_agl", "ds_atgo", "learnable_constants")),
+    ],
+    ids=lambda settings: "-".join(map(str, settings.values())),
+)
+def test_no_step_asks_for_float64_of_a_device_that_lacks_it(on_meta, settings, monkeypatch):
+    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("mps", "meta"))
+    with NoDouble():
+        training = on_meta(**settings)
+        with pytest.raises(Enough):
+            training._train_epoch(StopAfter(2))
+    assert training.step == 2
+
+
+@pytest.mark.parametrize("twin", [entropy_twin, gini_twin, row_entropy_twin])
+def test_nor_do_the_twins_of_the_statistic_which_are_right_there_too(twin, monkeypatch):
+    q, k = (torch.rand(2, 2, 1, 2, 9, 4, generator=torch.Generator().manual_seed(0)) < 0.4).float()
+    exact = twin(q, k, 0.125, 0.25)
+    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("cpu",))
+    with NoDouble():
+        found = twin(q, k, 0.125, 0.25)
+    assert (exact.dtype, found.dtype) == (torch.float64, torch.float32)
+    assert torch.allclose(found.double(), exact, atol=1e-6)
+
+
+def test_the_mode_knows_float64(monkeypatch):
+    monkeypatch.setattr(compat, "WITHOUT_FLOAT64", ("meta",))
+    with NoDouble(), pytest.raises(RuntimeError, match="no float64"):
+        torch.zeros(3, device=META).double()
 
 
 @pytest.mark.parametrize("every", [1, 3])

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ..kernels import status
 from ..kernels.memory import keep_freed_memory
+from ..kernels.path import code_on
 from ..machine import device_name, processor, vectors
 from ..screen import console, sheet
 from . import gpu, measures
@@ -81,7 +81,7 @@ def environment() -> dict[str, Any]:
         "processor": f"{processor()}, {vectors()}{_restrained()}",
         "threads": torch.get_num_threads(),
         "device": device_name(torch.get_default_device()),
-        "kernels": status(),
+        "kernels": code_on(torch.empty(0)),  # on the device that is measured
         "versions": {name: version(name) for name in ("sage-snn", "torch", "spikingjelly")},
     }
 

@@ -21,7 +21,8 @@ class Tap:
     What is read: passes in training mode with gradients. A replay of activation checkpointing counts once: it is read
     only when the first pass ran under no_grad (the reentrant kind). A signal gives `times` values for each of the
     source's, and `extra` more; one that reads only a part of what it is given says in `rows_read(...)` how much.
-    `give_up` is called before an error leaves the forward pass, so that the model is not left with a broken reader.
+    `give_up` is called before a ValueError leaves the pass, so that the model is not left with a broken reader; before
+    any other (a device may be out of memory) `spoil`, since what was read of the pass must not count.
     `holder` is a module around those that are read together: when it is entered, what a pass that broke off has left
     is forgotten.
     """
@@ -35,8 +36,10 @@ class Tap:
         extra: int = 0,
         give_up: Callable[[], None] = lambda: None,
         holder: nn.Module | None = None,
+        spoil: Callable[[], None] | None = None,
     ) -> None:
         self.source, self.signal, self.times, self.extra, self.give_up = source, signal, times, extra, give_up
+        self.spoil = self.forget if spoil is None else spoil
         # Preallocated and written in place, so that a compiled forward pass stays one graph: the sums, and rows.
         self.sums = torch.zeros(self.width + 1, dtype=precise(device), device=device)
         self.active, self.has_read, self.replayed_after_step = True, False, False
@@ -67,7 +70,11 @@ class Tap:
     def _take_gradients(self, sums: Tensor) -> None:
         """A backward pass is no replay of a forward pass: whoever has it wants it read."""
         if self.active:
-            self.add(sums)
+            try:
+                self.add(sums)
+            except Exception:
+                self.spoil()
+                raise
 
     @property
     def width(self) -> int:
@@ -88,6 +95,9 @@ class Tap:
             self._collector.receive(role, output.detach())
         except ValueError:
             self.give_up()
+            raise
+        except Exception:
+            self.spoil()
             raise
 
     def add(self, *arguments: Any) -> None:
@@ -115,10 +125,14 @@ class Tap:
         self.is_captured |= is_capturing(self.sums)
 
     def clear(self) -> None:
+        """A step is over: forget what was read for it."""
+        self.forget()
+        self._seen_before, self._seen_now = self._seen_now, False
+
+    def forget(self) -> None:
         """Forget what was read."""
         self.sums.zero_()
         self.has_read = self.is_captured
-        self._seen_before, self._seen_now = self._seen_now, False
         self._collector.clear()
 
     def remove(self) -> None:

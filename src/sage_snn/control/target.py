@@ -64,7 +64,9 @@ class NodeSlopes:
         """Give every node a slope of its own that can be written."""
         for node, base, ours in zip(self.nodes, self.bases, self.takes_tensor, strict=True):
             if ours:
-                node.slope = WrittenSlope(base, live=live, device=device)  # type: ignore[assignment]
+                node.slope = slope = WrittenSlope(base, live=live, device=device)  # type: ignore[assignment]
+                if isinstance(node, LIFNode) and node.own_slope is not None and node.own_slope.tensor.device == device:
+                    slope.tensor = node.own_slope.tensor  # which a graph that was captured before reads
             else:  # SpikingJelly's nodes share one surrogate object: a copy each, or all would follow
                 node.surrogate_function = _instead(node.surrogate_function, copy.deepcopy(node.surrogate_function))
 
@@ -143,6 +145,8 @@ class NodeSlopes:
         for node, original in zip(self.nodes, self._originals, strict=True):
             if isinstance(node, LIFNode):
                 node.slope = None
+                if node.own_slope is not None:
+                    node.own_slope.rest()
             node.surrogate_function = original  # pyright: ignore[reportAttributeAccessIssue]
 
     def _with(self, values: Iterable[Any]) -> list[tuple[Any, Any, bool]]:

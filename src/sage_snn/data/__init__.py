@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .loader import Batch, Loader
     from .mixing import mix
     from .pipeline import describe, test_transform, train_transform
+    from .sending import ahead
     from .sets import DATASETS, load_data
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "DataError",
     "Images",
     "Loader",
+    "ahead",
     "describe",
     "erased",
     "load_data",
@@ -43,6 +45,7 @@ __getattr__, __dir__ = lazily(
         ".loader": ("Batch", "Loader"),
         ".mixing": ("mix",),
         ".pipeline": ("describe", "test_transform", "train_transform"),
+        ".sending": ("ahead",),
         ".sets": ("DATASETS", "load_data"),
     },
 )

@@ -6,37 +6,55 @@ and nobody changed since, is taken for spikes: `mark_spikes` remembers it by the
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from ..compat import has_saved_tensor_hooks, version_of
+from ..compat import has_saved_tensor_hooks, packing_hook, version_of
 from .calls import ONES, SUFFIX, function, inverse, memory_order
 from .path import path
 
-_WORD = 64
+WORD = 64
 _WORTH_PACKING = 4096  # values; below, the call costs more than the memory is worth
 
 
-_marked: WeakKeyDictionary[torch.UntypedStorage, tuple[torch.dtype, int]] = WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Mark:
+    """What was marked, and its bits if the kernel wrote them too."""
+
+    dtype: torch.dtype
+    version: int
+    words: Tensor | None
 
 
-def mark_spikes(spikes: Tensor) -> None:
-    """Say that a kernel has just filled this tensor with zeros and ones; heard on GPUs only."""
+_marked: WeakKeyDictionary[torch.UntypedStorage, _Mark] = WeakKeyDictionary()
+
+
+def mark_spikes(spikes: Tensor, words: Tensor | None = None) -> None:
+    """Say that a kernel has just filled this tensor with zeros and ones; heard on GPUs only.
+
+    `words` are its bits, in the order in which it lies in memory.
+    """
     if torch.compiler.is_compiling() or path(spikes) != "Triton" or spikes.is_inference():
         return
     memory = spikes.untyped_storage()
     if spikes.numel() * spikes.element_size() == memory.nbytes():  # nothing else is in it
-        _marked[memory] = spikes.dtype, version_of(spikes)
+        _marked[memory] = _Mark(spikes.dtype, version_of(spikes), words)
 
 
 def are_marked(tensor: Tensor) -> bool:
     """Is it, or is it a view of, what was marked, and not changed since?"""
+    return _mark_of(tensor) is not None
+
+
+def _mark_of(tensor: Tensor) -> _Mark | None:
     if torch.compiler.is_compiling() or path(tensor) != "Triton" or tensor.is_inference():
-        return False
-    return _marked.get(tensor.untyped_storage()) == (tensor.dtype, version_of(tensor))
+        return None
+    mark = _marked.get(tensor.untyped_storage())
+    return mark if mark and (mark.dtype, mark.version) == (tensor.dtype, version_of(tensor)) else None
 
 
 def pack_bits(spikes: Tensor) -> Tensor | None:
@@ -44,9 +62,9 @@ def pack_bits(spikes: Tensor) -> Tensor | None:
 
     On a GPU without a look at the values: None if the tensor is not known to be spikes.
     """
-    words = -(-spikes.numel() // _WORD)
+    words = -(-spikes.numel() // WORD)
     if path(spikes) == "Triton":
-        return _triton().pack(spikes) if are_marked(spikes) else None
+        return _pack_marked(spikes)
     if path(spikes) == "twin" or spikes.dtype not in ONES:
         return _pack_twin(spikes.detach(), words)
     values = spikes.detach().contiguous()
@@ -60,11 +78,19 @@ def unpack_bits(packed: Tensor, shape: tuple[int, ...], dtype: torch.dtype = tor
     if path(packed) == "Triton":
         return _triton().unpack(packed, shape, dtype)
     if path(packed) == "twin" or dtype not in SUFFIX:
-        bits = torch.arange(_WORD, device=packed.device)
+        bits = torch.arange(WORD, device=packed.device)
         return (packed.unsqueeze(-1) >> bits & 1).flatten()[: math.prod(shape)].to(dtype).view(shape)
     spikes = torch.empty(shape, dtype=dtype)
     function("sage_unpack_bits", dtype)(packed.data_ptr(), spikes.numel(), spikes.data_ptr(), torch.get_num_threads())
     return spikes
+
+
+def _pack_marked(spikes: Tensor) -> Tensor | None:
+    """Bits as the firing kernel wrote them, where the tensor is all that it fired and lies as it did."""
+    if (mark := _mark_of(spikes)) is None:
+        return None
+    is_whole = spikes.is_contiguous() and spikes.numel() * spikes.element_size() == spikes.untyped_storage().nbytes()
+    return _triton().pack(spikes) if mark.words is None or not is_whole else mark.words
 
 
 def _triton() -> ModuleType:
@@ -76,9 +102,9 @@ def _triton() -> ModuleType:
 def _pack_twin(spikes: Tensor, words: int) -> Tensor | None:
     if not ((spikes == 0) | (spikes == 1)).all():
         return None
-    bits = torch.zeros(words * _WORD, dtype=torch.int64, device=spikes.device)
+    bits = torch.zeros(words * WORD, dtype=torch.int64, device=spikes.device)
     bits[: spikes.numel()] = spikes.reshape(-1).to(torch.int64)
-    return (bits.view(words, _WORD) << torch.arange(_WORD, device=spikes.device)).sum(-1)
+    return (bits.view(words, WORD) << torch.arange(WORD, device=spikes.device)).sum(-1)
 
 
 def spikes_as_bits(x: Tensor) -> AbstractContextManager[object]:
@@ -90,6 +116,11 @@ def spikes_as_bits(x: Tensor) -> AbstractContextManager[object]:
     if path(x) == "twin" or torch.compiler.is_compiling() or has_saved_tensor_hooks():
         return nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_packed, _unpacked)
+
+
+def are_kept_as_bits(spikes: Tensor) -> bool:
+    """Would autograd keep spikes like these as bits, if anything needs them for backward?"""
+    return torch.is_grad_enabled() and spikes.numel() >= _WORTH_PACKING and packing_hook() is _packed
 
 
 _Packed = tuple[Tensor, tuple[int, ...], torch.dtype, list[int]]

@@ -87,8 +87,8 @@ def inverse(order: list[int]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], home: str | None = None) -> None:
-    """Give torch the operator `sage_snn::...`: `run` on the CPU, and what a graph capture runs instead.
+def register(schema: str, run: Callable[..., Any] | None, fake: Callable[..., Any], home: str | None = None) -> None:
+    """Give torch the operator `sage_snn::...`: `run` on the CPU if it has it, and what a graph capture runs instead.
 
     On GPUs, and on CPUs with the interpreter, runs the function of the same name in `gpu/{home}.py`, if there is one.
     """
@@ -99,7 +99,8 @@ def register(schema: str, run: Callable[..., Any], fake: Callable[..., Any], hom
 
     _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
     on_cpu = on_device if home is not None and is_interpreting() else run
-    _OPERATORS.impl(name, on_cpu, "CPU")  # pyright: ignore[reportUnknownMemberType]
+    if on_cpu is not None:
+        _OPERATORS.impl(name, on_cpu, "CPU")  # pyright: ignore[reportUnknownMemberType]
     if home is not None:
         _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]

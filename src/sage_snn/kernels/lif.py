@@ -28,6 +28,7 @@ from .arguments import (
 from .bits import mark_spikes
 from .calls import SHAPE_CODES, function, pointer, register
 from .derivatives import DERIVATIVES, slope_derivative
+from .kept import Kept, keeps_on, packs, room_for_words
 from .layout import Layout
 from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants, require_membrane
 from .path import path
@@ -129,12 +130,13 @@ class NativeLIF(torch.autograd.Function):
         tau: Tensor | None = None,
         gradients: Tensor | None = None,
         near: float | None = None,
+        kept: Kept | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Spikes, last membrane and moments."""
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(currents, v, threshold, tau)
         ctx.slope, ctx.membrane, ctx.shape = slope, membrane, shape
-        spikes, last, seen = torch.ops.sage_snn.lif(currents, v, **forward_options(membrane, threshold, tau, near))
+        spikes, last, seen = _made(currents, v, kept, **forward_options(membrane, threshold, tau, near))
         ctx.mark_non_differentiable(seen)
         return spikes, last, seen
 
@@ -152,7 +154,7 @@ class NativeLIF(torch.autograd.Function):
             **backward_options(ctx.membrane, threshold, tau, wants_slope, wants),
         )
         of_slope = grads[2] if wants_slope else None
-        return *grads[:2], of_slope, None, None, *extra_gradients(grads[3:], threshold, wants), None
+        return *grads[:2], of_slope, None, None, *extra_gradients(grads[3:], threshold, wants), None, None
 
 
 def _in_precision(dtype: torch.dtype, *constants: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -178,15 +180,25 @@ def lif(
         return lif_twin(currents, v, slope, membrane, shape, watch)
     threshold, tau = membrane.tensors
     near = None if watch.membranes is None else watch.near
+    kept = Kept(packs(currents, v.numel())) if keeps_on(currents) else None
     made: Any
     if wants_gradients(currents, v, slope, threshold, tau, watch.gradients):
-        made = NativeLIF.apply(currents, v, slope, membrane.numbers, shape, threshold, tau, watch.gradients, near)
+        extras = threshold, tau, watch.gradients, near, kept
+        made = NativeLIF.apply(currents, v, slope, membrane.numbers, shape, *extras)
     else:
-        made = torch.ops.sage_snn.lif(currents, v, **forward_options(membrane.numbers, threshold, tau, near))
+        made = _made(currents, v, kept, **forward_options(membrane.numbers, threshold, tau, near))
     if watch.membranes is not None:
         watch.membranes(made[2])
-    mark_spikes(made[0])
+    mark_spikes(made[0], None if kept is None else kept.words)
     return made[:2]
+
+
+def _made(currents: Tensor, v: Tensor, kept: Kept | None, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Spikes, last membrane and moments by the operator, and bits if they are kept."""
+    if kept is None or not kept.packs:
+        return torch.ops.sage_snn.lif(currents, v, **options)
+    spikes, last, seen, kept.words = torch.ops.sage_snn.lif_packed(currents, v, **options)
+    return spikes, last, seen
 
 
 def _takes(v: Tensor) -> bool:
@@ -244,6 +256,10 @@ def _fake_lif(currents: Tensor, v: Tensor, *, near: float | None = None, **_: An
     return *_fake_pair(currents, v), fake_moments(currents, len(currents), near)
 
 
+def _fake_lif_packed(currents: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, ...]:
+    return *_fake_lif(currents, v, **options), room_for_words(currents, packs=True)
+
+
 def _fake_pair(currents: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Tensors like the currents and the membrane, laid out as the kernel does."""
     layout = Layout.of(currents)
@@ -258,6 +274,12 @@ def _fake_lif_backward(
 
 
 register(f"lif(Tensor currents, Tensor v, *, {FORWARD}) -> (Tensor, Tensor, Tensor)", _lif, _fake_lif, "lif")
+register(
+    f"lif_packed(Tensor currents, Tensor v, *, {FORWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
+    None,
+    _fake_lif_packed,
+    "lif",
+)
 register(
     "lif_backward(Tensor? grad_spikes, Tensor? grad_last, Tensor currents, Tensor v, Tensor slope, *, "
     f"{BACKWARD}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",

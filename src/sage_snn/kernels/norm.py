@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from .calls import SUFFIX, function, pointer, register
+from .kept import STATISTICS, Kept, Momentum, keeps_on
 from .path import TRITON_PRECISIONS, path
 
 
@@ -22,15 +23,39 @@ def batch_norm(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
     weight = norm.weight if factor is None else norm.weight * factor
     if not x.numel() or not _runs_natively(x):
         # In the order of the axes: torch's own normalisation loses digits where channels lie last.
-        return F.batch_norm(x.contiguous(), mean, var, weight, norm.bias, **options)
+        return plain_norm(x.contiguous(), mean, var, weight, norm.bias, **options)
     require_channels(x, weight, norm.bias, mean, var)
     training, momentum, eps = options["training"], options["momentum"], options["eps"]
     if training:
         require_several_values(x)
     inputs = x, weight, norm.bias, *((None, None) if training else (mean, var))
-    normal, used_mean, used_var = NativeNorm.apply(*inputs, eps)  # pyright: ignore[reportGeneralTypeIssues]
-    if training:
+    kept = Kept(False, momentum, mean, var) if training and keeps_on(x) else None
+    normal, used_mean, used_var = NativeNorm.apply(*inputs, eps, kept)  # pyright: ignore[reportGeneralTypeIssues]
+    if training and kept is None:
         keep_statistics(x, used_mean, used_var, mean, var, momentum)
+    return normal
+
+
+def plain_norm(
+    x: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: Momentum,
+    eps: float,
+) -> Tensor:
+    """torch's own normalisation, whose momentum may be a tensor too."""
+    if not isinstance(momentum, Tensor):
+        return F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+    if mean is None or var is None:
+        return F.batch_norm(x, mean, var, weight, bias, training, 0.0, eps)
+    seen = torch.zeros_like(mean), torch.zeros_like(var)
+    normal = F.batch_norm(x, *seen, weight, bias, training, 1.0, eps)  # all of what it moves is what x had
+    with torch.no_grad():
+        mean.lerp_(seen[0], momentum.to(mean.dtype))
+        var.lerp_(seen[1], momentum.to(var.dtype))
     return normal
 
 
@@ -53,9 +78,14 @@ class NativeNorm(torch.autograd.Function):
         given_mean: Tensor | None,
         given_var: Tensor | None,
         eps: float,
+        kept: Kept | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """All of x."""
-        normal, mean, var = torch.ops.sage_snn.norm(x, weight, bias, given_mean, given_var, eps=eps)
+        if kept is None:
+            normal, mean, var = torch.ops.sage_snn.norm(x, weight, bias, given_mean, given_var, eps=eps)
+        else:
+            inputs = x, weight, bias, *kept.statistics
+            normal, mean, var = torch.ops.sage_snn.norm_kept(*inputs, eps=eps, **kept.options)
         ctx.mark_non_differentiable(mean, var)
         ctx.save_for_backward(x, weight, bias, mean, var)
         ctx.eps, ctx.training = eps, given_mean is None
@@ -74,35 +104,44 @@ class NativeNorm(torch.autograd.Function):
             grad_x,
             None if weight is None else grad_weight.to(weight.dtype),
             None if bias is None else grad_bias.to(bias.dtype),
-            *(None, None, None),
+            *(None, None, None, None),
         )
 
 
 def running_statistics(
     norm: nn.BatchNorm1d | nn.BatchNorm2d,
 ) -> tuple[Tensor | None, Tensor | None, dict[str, Any]]:
-    """Mean, variance and options for `F.batch_norm`; counts the batch just as the module's own call does."""
-    averaging = 0.0 if norm.momentum is None else norm.momentum
+    """Mean, variance and options for `F.batch_norm`; counts the batch just as the module's own call does.
+
+    The share of this batch in a mean of all is a tensor where it would have to be read from a device.
+    """
+    averaging: Momentum = 0.0 if norm.momentum is None else norm.momentum
     if norm.training and norm.track_running_stats and norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
+        count = norm.num_batches_tracked.add_(1)
         if norm.momentum is None:
-            averaging = 1.0 / float(norm.num_batches_tracked)
+            averaging = 1.0 / (float(count) if reads_counts(count) else count)
     measures = norm.training or (norm.running_mean is None and norm.running_var is None)
     keeps = not norm.training or norm.track_running_stats
     mean, var = (norm.running_mean, norm.running_var) if keeps else (None, None)
     return mean, var, {"training": measures, "momentum": averaging, "eps": norm.eps}
 
 
+def reads_counts(count: Tensor) -> bool:
+    """Is a number of the host's at hand without waiting?"""
+    return count.device.type == "cpu" and path(count) != "Triton"
+
+
 def keep_statistics(
-    x: Tensor, mean: Tensor, var: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+    x: Tensor, mean: Tensor, var: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: Momentum
 ) -> None:
     """Move the running statistics, if there are any, towards those that x had; `var` is the biased one."""
     if running_mean is None or running_var is None:
         return
     values = x.numel() // x.shape[1]
+    weight: Any = momentum.to(running_mean.dtype) if isinstance(momentum, Tensor) else momentum
     with torch.no_grad():
-        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-        running_var.lerp_((var * (values / (values - 1))).to(running_var.dtype), momentum)
+        running_mean.lerp_(mean.to(running_mean.dtype), weight)
+        running_var.lerp_((var * (values / (values - 1))).to(running_var.dtype), weight)
 
 
 def require_channels(x: Tensor, *given: Tensor | None) -> None:
@@ -141,6 +180,12 @@ def ready(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 def is_last(x: Tensor) -> bool:
     """Whether the channels of (T*B, C, ...) lie last in memory."""
     return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
+
+
+def together(x: Tensor) -> int:
+    """How many values of (T*B, C, ...), which is not empty, are neighbours in memory: channels, or positions."""
+    positions = x.numel() // (x.shape[0] * x.shape[1])
+    return x.shape[1] if positions == 1 or is_last(x) else positions
 
 
 def values_of(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
@@ -200,6 +245,13 @@ def _fake_norm_backward(grad: Tensor, x: Tensor, *_: Any, **options: Any) -> tup
 register(
     "norm(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, *, float eps) -> (Tensor, Tensor, Tensor)",
     _norm,
+    _fake_norm,
+    "norm",
+)
+register(
+    f"norm_kept(Tensor x, Tensor? weight, Tensor? bias, {STATISTICS}, *, float momentum, float eps) "
+    "-> (Tensor, Tensor, Tensor)",
+    None,
     _fake_norm,
     "norm",
 )

@@ -1,4 +1,4 @@
-"""Batch normalisation and leaky integrate-and-fire in one, from rest: a kernel (C++, or Triton) and its twin in torch.
+"""Batch normalisation and leaky integrate-and-fire in one, from rest: a kernel (C++, or Triton); its twin is beside it.
 
 x: (T*B, C, ...) with T time steps, B batch, C channels, which may lie last in memory. Between forward and backward only
 x and two numbers per channel are kept, and the residual if one is added. The slope is a tensor, in the shapes of
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from .arguments import (
     BACKWARD,
@@ -29,7 +28,7 @@ from .arguments import (
 )
 from .bits import mark_spikes
 from .calls import SHAPE_CODES, function, pointer, register
-from .lif import lif_twin
+from .kept import STATISTICS, Kept, Momentum, keeps_on, packs, room_for_words
 from .membrane import UNWATCHED, Membrane, Watch, require_constants
 from .norm import (
     is_last,
@@ -41,8 +40,10 @@ from .norm import (
     require_several_values,
     running_statistics,
     step_sizes,
+    together,
     values_of,
 )
+from .norm_lif_twin import norm_lif_twin
 from .slopes import NeuronSlopes, require_slopes
 
 
@@ -78,7 +79,7 @@ def norm_lif(
     times: int,
     *,
     training: bool,
-    momentum: float = 0.1,
+    momentum: Momentum = 0.1,
     eps: float = 1e-5,
     shape: str = "Sigmoid",
     residual: Tensor | None = None,
@@ -105,45 +106,32 @@ def norm_lif(
     inputs = x, weight, bias, *statistics, residual
     threshold, tau = membrane.tensors
     near = None if watch.membranes is None else watch.near
+    running = (running_mean, running_var) if training else (None, None)
+    kept = Kept(packs(x, together(x)), momentum, *running) if keeps_on(x) else None
     made: Any
     if wants_gradients(x, weight, bias, residual, slope, threshold, tau, watch.gradients):
-        extras = threshold, tau, watch.gradients, near
+        extras = threshold, tau, watch.gradients, near, kept
         made = NativeNormLIF.apply(*inputs, slope, membrane.numbers, shape, times, eps, *extras)
     else:
         options = forward_options(membrane.numbers, threshold, tau, near)
-        made = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **options)
+        made = _made(inputs, kept, times=times, eps=eps, **options)
     spikes, mean, var, seen = made
-    mark_spikes(spikes)
-    if training:
+    mark_spikes(spikes, None if kept is None else kept.words)
+    if training and kept is None:
         keep_statistics(x, mean, var, running_mean, running_var, momentum)
     if watch.membranes is not None:
         watch.membranes(seen)
     return spikes
 
 
-def norm_lif_twin(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    slope: Tensor,
-    membrane: Membrane,
-    times: int,
-    training: bool,
-    momentum: float,
-    eps: float,
-    shape: str,
-    residual: Tensor | None = None,
-    watch: Watch = UNWATCHED,
-) -> Tensor:
-    """The same in plain torch, one after the other."""
-    normal = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    normal = normal if residual is None else normal + residual
-    currents = normal.reshape(times, x.shape[0] // times, *x.shape[1:])
-    precision = torch.promote_types(x.dtype, torch.float32)
-    v = currents.new_full(currents.shape[1:], membrane.rest, dtype=precision)
-    return lif_twin(currents, v, slope, membrane, shape, watch)[0].flatten(0, 1)
+def _made(inputs: tuple[Tensor | None, ...], kept: Kept | None, **options: Any) -> tuple[Tensor, ...]:
+    """Spikes, mean, variance and moments by the operator, and what is kept if anything is."""
+    if kept is None:
+        return torch.ops.sage_snn.norm_lif(*inputs, **options)
+    told = *inputs, *kept.statistics
+    *made, words = torch.ops.sage_snn.norm_lif_kept(*told, packs=kept.packs, **kept.options, **options)
+    kept.words = words if kept.packs else None
+    return tuple(made)
 
 
 class NativeNormLIF(torch.autograd.Function):
@@ -167,12 +155,13 @@ class NativeNormLIF(torch.autograd.Function):
         tau: Tensor | None,
         gradients: Tensor | None,
         near: float | None,
+        kept: Kept | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """All of x's positions, all time steps."""
         ctx.set_materialize_grads(False)  # of three outputs that have none
         inputs = (x, weight, bias, given_mean, given_var, residual)
         options = forward_options(membrane, threshold, tau, near)
-        spikes, mean, var, seen = torch.ops.sage_snn.norm_lif(*inputs, times=times, eps=eps, **options)
+        spikes, mean, var, seen = _made(inputs, kept, times=times, eps=eps, **options)
         ctx.mark_non_differentiable(mean, var, seen)
         ctx.save_for_backward(x, weight, bias, mean, var, residual, threshold, tau)
         # On the context, not saved: a saved slope could not be written before backward.
@@ -206,7 +195,7 @@ class NativeNormLIF(torch.autograd.Function):
             grads[4] if wants_slope else None,
             *(None, None, None, None),
             *extra_gradients(grads[5:], threshold, wants),
-            None,
+            *(None, None),
         )
 
 
@@ -281,6 +270,10 @@ def _fake_norm_lif(
     return _like(x), x.new_empty(x.shape[1], dtype=dtype), x.new_empty(x.shape[1], dtype=dtype), seen
 
 
+def _fake_norm_lif_kept(x: Tensor, *_: Any, packs: bool, **options: Any) -> tuple[Tensor, ...]:
+    return *_fake_norm_lif(x, **options), room_for_words(x, packs)
+
+
 def _like(x: Tensor) -> Tensor:
     return torch.empty_like(values_of(x, x.dtype, is_last(x)))
 
@@ -291,11 +284,18 @@ def _fake_norm_lif_backward(grad_spikes: Tensor, x: Tensor, *others: Any, **opti
     return _like(x), torch.empty_like(mean), torch.empty_like(mean), of_residual, *fake_sums(slope, **options)
 
 
+_INPUTS = "Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, Tensor? residual"
 register(
-    "norm_lif(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? var, Tensor? residual, *, "
-    f"int times, float eps, {FORWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
+    f"norm_lif({_INPUTS}, *, int times, float eps, {FORWARD}) -> (Tensor, Tensor, Tensor, Tensor)",
     _norm_lif,
     _fake_norm_lif,
+    "norm_lif",
+)
+register(
+    f"norm_lif_kept({_INPUTS}, {STATISTICS}, *, float momentum, bool packs, int times, float eps, {FORWARD}) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    None,
+    _fake_norm_lif_kept,
     "norm_lif",
 )
 register(

@@ -8,14 +8,14 @@ import torch
 from spikingjelly.activation_based import neuron, surrogate
 from torch import Tensor, nn
 
-from ..compat import forward_hooks, has_input_hooks, memories, precise
+from ..compat import forward_hooks, has_input_hooks, is_capturing, may_be_captured, memories, precise
 from ..kernels.calls import SHAPE_CODES
 from ..kernels.lif import lif
 from ..kernels.membrane import UNWATCHED, Membrane, Watch
 from ..kernels.native import is_switched_off
 from ..kernels.slopes import extents, steps_of
 from ..replay import Starts
-from ..surrogate import SHAPES, Slope
+from ..surrogate import SHAPES, OwnSlope, Slope
 
 CONSTANTS = ("threshold", "time_constant")
 
@@ -57,6 +57,7 @@ class LIFNode(neuron.LIFNode):
 
     threshold: Tensor | None
     time_constant: Tensor | None
+    own_slope: OwnSlope | None = None  # where graphs may be captured, from the first pass on
     _steps: Iterator[tuple[Tensor, Membrane, str]] | None = None
 
     def __init__(
@@ -196,15 +197,23 @@ class LIFNode(neuron.LIFNode):
         """Slope, constants and surrogate shape, for a pass over currents x of the sizes (T, B, C, ...)."""
         shape = surrogate_shape(self)
         assert shape is not None, "a policy gives a slope only to nodes whose surrogate shape is known"
-        alpha: Any = self.surrogate_function.alpha
         # A graph captured in eval mode is for deployment: no policy's tensor may become a constant of it.
         captured = torch.compiler.is_compiling() and not self.training
         own = self.slope is None or captured
-        if not own:
-            slope = self._given_slope(sizes)
-        else:  # filled on its device: a copy from here would wait for it
-            slope = torch.full((), float(alpha), dtype=precise(x.device), device=x.device)
+        slope = self._slope_of_its_own(x) if own else self._given_slope(sizes)
         return slope, self.membrane(x.device), shape
+
+    def _slope_of_its_own(self, x: Tensor) -> Tensor:
+        alpha = float(self.surrogate_function.alpha)  # pyright: ignore[reportArgumentType]
+        held = self.own_slope if may_be_captured(x) else None
+        if held is not None and held.tensor.device == x.device:
+            held.rest(alpha)
+            return held()
+        # Not in the middle of a capture: replays would fill it again. Whoever captures has made a pass before.
+        if may_be_captured(x) and not is_capturing(x):
+            self.own_slope = OwnSlope(alpha, x.device)
+            return self.own_slope()
+        return torch.full((), alpha, dtype=precise(x.device), device=x.device)  # a copy would wait for the device
 
     def _given_slope(self, sizes: Sequence[int]) -> Tensor:
         slope: Any = self.slope

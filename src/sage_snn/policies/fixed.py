@@ -40,7 +40,8 @@ class Fixed(Policy):
         super().__init__(model, group_nodes(groups), groups)
         self._slope, self.absolute = slope, absolute
         self._nodes.hold(live=False, device=device_of(model))
-        bases = torch.tensor(self._nodes.bases, dtype=precise(device_of(model)))
+        device = device_of(model)
+        bases = torch.tensor(self._nodes.bases, dtype=precise(device), device=device)
         self._nodes.write(torch.full_like(bases, slope) if absolute else slope * bases / BASE)
 
     @property
@@ -55,6 +56,9 @@ class Fixed(Policy):
     @property
     def _why_not_captured(self) -> None:
         """What never changes may be baked in."""
+
+    def _why_unreached(self, inside: set[nn.Module]) -> None:
+        """Nothing is read in there, and there is a tensor to write to."""
 
     def _relative_slopes(self) -> list[str]:
         return [] if self.absolute else super()._relative_slopes()

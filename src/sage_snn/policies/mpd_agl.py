@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..compat import sent
+from ..compat import precise, sent
 from ..control import Group, find_groups, find_norms, gain_of, group_nodes, nodes_of, unwrapped
 from ..surrogate import slope_of_width
 from .per_node import PerNode
@@ -72,7 +72,7 @@ class MPD_AGL(PerNode):  # noqa: N801 (its published name)
 
 def widths(gain: Tensor, decay: float | Tensor, steps: int) -> Tensor:
     """Of the rectangle, in each time step (T,)."""
-    first = (2 * gain.double() if gain.device.type != "mps" else 2 * gain).clamp_min(NARROWEST)
+    first = (2 * gain.to(precise(gain.device))).clamp_min(NARROWEST)
     later = first * (1 + decay * decay) ** 0.5
     return torch.stack([first, *[later.to(first)] * (steps - 1)])
 

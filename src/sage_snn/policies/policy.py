@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..compat import is_graphed
 from ..control import Group, NodeSlopes, code_paths, find_groups
+from ..neurons import LIFNode
 from ..notebook import html_table
 
 BASE = 4.0  # the slope that everybody uses; policies speak in slopes of a sigmoid with this base
@@ -52,7 +53,6 @@ class Policy:
     shown: ClassVar[tuple[str, ...]] = ("slopes",)  # what a notebook tells of each block
 
     def __init__(self, model: nn.Module, nodes: Iterable[nn.Module], groups: Sequence[Group]) -> None:
-        _refuse_captured(model)
         if not groups:
             raise ValueError("no blocks to control: leave blocks= out to have them found, or name at least one")
         self.groups = list(groups)
@@ -63,6 +63,7 @@ class Policy:
                 f"{type(model).__name__} has a policy already; call remove() on that one before attaching another "
                 "(sage_snn.policy_of(model) gives it)"
             )
+        self._heed_earlier_capture(model)
         for node in self._nodes.nodes:
             node.__dict__["_policy"] = _Owner(self)
         self._is_attached = True
@@ -156,6 +157,25 @@ class Policy:
             return None
         return "SpikingJelly's nodes keep their slope as a number; build the model with sage_snn.LIFNode"
 
+    def _why_unreached(self, inside: set[nn.Module]) -> str | None:
+        """None if a policy acts in a graph that was captured before, with these modules inside; else the reason."""
+        return "which runs no code of ours: nothing can be read or learnt in it"
+
+    def _heed_earlier_capture(self, model: nn.Module) -> None:
+        inside = {part for module in model.modules() if is_graphed(module) for part in module.modules()}
+        if not inside:
+            return
+        reason, nodes = self._why_unreached(inside), [node for node in self._nodes.nodes if node in inside]
+        if any(not isinstance(node, LIFNode) for node in nodes):
+            reason = "with slopes that are numbers, as SpikingJelly's nodes keep them; build it with sage_snn.LIFNode"
+        elif any(getattr(node, "own_slope", None) is None for node in nodes):
+            reason = "with its slopes baked in, since no pass on its device came before"
+        if reason is not None:
+            raise RuntimeError(
+                f"the model was captured in a CUDA graph, {reason}; attach the policy first, and capture the model "
+                "with it"
+            )
+
     def _heed_capture(self) -> None:
         model, reason = self._model(), self._why_not_captured
         if model is not None and reason is not None and any(map(is_graphed, model.modules())):
@@ -209,12 +229,3 @@ def time_steps_of(model: nn.Module) -> int:
 def device_of(model: nn.Module) -> torch.device:
     """Device of the model's first parameter."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
-
-
-def _refuse_captured(model: nn.Module) -> None:
-    for module in model.modules():
-        if is_graphed(module):
-            raise RuntimeError(
-                "the model was captured in a CUDA graph, which has its slopes baked in; attach the policy first, and "
-                "capture the model with it"
-            )

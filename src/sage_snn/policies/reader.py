@@ -107,7 +107,7 @@ class Reader:
         self.groups = grain.groups
         self.taps: list[list[Tap]] = []
         for i in range(len(self.groups)):
-            sources, options = grain.sources(i), {"extra": grain.extra, "give_up": give_up}
+            sources, options = grain.sources(i), {"extra": grain.extra, "give_up": give_up, "spoil": self.forget}
             holders = [None if s.read is not None else around(model, s.modules().values()) for s in sources]
             pairs = zip(sources, holders, strict=True)
             self.taps.append([Tap(s, grain.signal(i), device, **options, holder=holder) for s, holder in pairs])
@@ -133,9 +133,13 @@ class Reader:
 
         Whether the other ranks have read anything is known when the host may look.
         """
-        for tap in self.all_taps:
-            if tap.source.read is not None:
-                tap.add(*tap.source.read())
+        try:
+            for tap in self.all_taps:
+                if tap.source.read is not None:
+                    tap.add(*tap.source.read())
+        except Exception:
+            self.forget()
+            raise
         has_read = any(tap.has_read for tap in self.all_taps)
         if ranks() > 1 and not per_rank:
             self._agree_on_widths()
@@ -187,6 +191,11 @@ class Reader:
                         stacklevel=4,
                     )
                 tap.replayed = None
+
+    def forget(self) -> None:
+        """Forget what was read since the last step: a pass broke off where some groups had been read and others not."""
+        for tap in self.all_taps:
+            tap.forget()
 
     def clear(self, *, active: bool) -> None:
         """Forget what was read; listen to the next passes or not."""

@@ -86,9 +86,9 @@ class SAGE(Policy):
                 "score zero, so the slope stays at its base; pass statistics=Statistics(center=False)",
                 stacklevel=2,
             )
-        super().__init__(model, nodes, groups)
         self.warmup_steps, self.every, self.same_step, self.per_rank = warmup_steps, every, same_step, per_rank
         self.statistics, self.law, self.neurons, self.per = statistics, law, neurons, per
+        super().__init__(model, nodes, groups)
         self._reader: Reader | None = None
         self._has_warned_of_compiling = False
         self._steps = 0
@@ -213,6 +213,13 @@ class SAGE(Policy):
     def _why_not_captured(self) -> str | None:
         made = "slopes per token are made anew in every pass; pass per='group' or 'head'"
         return made if self.per == "token" else super()._why_not_captured
+
+    def _why_unreached(self, inside: set[nn.Module]) -> str | None:
+        if self.same_step or self.per != "group":
+            return "which takes one slope per node, as it was before the pass"
+        read = [s for group in self.groups for s in group.sources if s.read is None]
+        is_inside = any(module in inside for source in read for module in source.modules().values())
+        return super()._why_unreached(inside) if is_inside else None
 
     @property
     def _settings(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassConfusionMatrix
 
 from ..control import is_node, watching
-from ..data import Loader
+from ..data import Loader, ahead
 
 
 @torch.no_grad()
@@ -27,9 +27,8 @@ def evaluate(model: nn.Module, loader: Loader, classes: int, device: torch.devic
         compute_groups=False,
     ).to(device)
     losses = MeanMetric(nan_strategy=math.nan).to(device)  # which stays what it is; the default is to leave it out
-    for batch in loader.epoch(0):
-        labels = batch.labels.to(device)
-        logits = model(batch.images.to(device)).float()
+    for images, labels, _ in ahead(loader.epoch(0), device):
+        logits = model(images).float()
         metrics.update(logits, labels)
         losses.update(F.cross_entropy(logits, labels), weight=len(labels))
     scores = metrics.compute()

@@ -11,9 +11,9 @@ from lightning.fabric import Fabric
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ..compat import scales_gradients, sent
+from ..compat import scales_gradients
 from ..conversion import balance_thresholds
-from ..data import Batch, Loader, erased, mix, test_transform, train_transform
+from ..data import Batch, Loader, ahead, erased, mix, test_transform, train_transform
 from ..data.randomness import digest
 from ..recipes.fields import blaming
 from ..recipes.recipe import Recipe
@@ -106,7 +106,8 @@ class Training:
     def _train_epoch(self, stop: StopRequest) -> None:
         self.schedule.step(self.epoch)
         micro_steps = self.steps_per_epoch * self.recipe.accumulate
-        batches = self.train_loader.epoch(self.epoch, self.step * self.recipe.accumulate, micro_steps)
+        made = self.train_loader.epoch(self.epoch, self.step * self.recipe.accumulate, micro_steps)
+        batches = ahead(made, self.fabric.device)
         started = time.monotonic()
         while self.step < self.steps_per_epoch:
             batch, is_seen = self._backward(batches)
@@ -131,15 +132,16 @@ class Training:
 
     def _backward(self, batches: Iterator[Batch]) -> tuple[tuple[Tensor, Tensor], bool]:
         """Gradients of one optimizer step, of all its micro-batches; the last images and targets; was it looked at?"""
-        recipe, device, step = self.recipe, self.fabric.device, Step(self.step + 1)
+        recipe, step = self.recipe, Step(self.step + 1)
         images = targets = torch.empty(0)
         self.model.train()
         for micro in range(recipe.accumulate):
             batch = next(batches)
             number = (self.epoch * self.steps_per_epoch + self.step) * recipe.accumulate + micro
             seed = int.from_bytes(digest(recipe.seed, number, self.fabric.global_rank)[:4], "little")
-            images, labels = sent(batch.images, device), sent(batch.labels, device)
-            images, targets = mix(images, labels, len(self.data.classes), recipe.augmentation, self.epoch, seed)
+            images, targets = mix(
+                batch.images, batch.labels, len(self.data.classes), recipe.augmentation, self.epoch, seed
+            )
             images = erased(images, batch.indices, recipe.augmentation.erasing, recipe.seed, self.epoch)
             with self._synchronised(micro == recipe.accumulate - 1):
                 loss = self._loss_of(self.model, images, targets) / recipe.accumulate

@@ -79,9 +79,9 @@ def moments(seen: Tensor | None, x: Tensor) -> Tensor:
     return or_nothing(None if seen is None else seen.sum(0, dtype=torch.float64), x)
 
 
-def tiles_back(tiles: Tiles, times: int) -> Tiles:
-    """Those of a backward pass: with whole tiles and many steps some targets would run out of registers."""
-    return tiles.halved() if times > KEPT_STEPS // 2 else tiles
+def tiles_to_add(tiles: Tiles, times: int) -> Tiles:
+    """Those of a backward pass that adds up channels too: beside many kept membranes registers would not suffice."""
+    return tiles.halved() if KEPT_STEPS // 2 < times <= KEPT_STEPS else tiles
 
 
 def room_for_sums(x: Tensor, tiles: Tiles, times: int, wants: Wants) -> Tensor | None:

@@ -4,8 +4,9 @@
 """
 
 import os
+import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module
 
 import torch
 
@@ -37,15 +38,22 @@ def _why_not(device_type: str) -> str | None:
         return None if is_interpreting() else "the Triton kernels are for GPUs"
     if device_type != "cuda":  # torch's word for ROCm too
         return f"there is no kernel for {device_type} devices"
-    try:
-        numbers = version("triton").split(".")[:2]
-    except PackageNotFoundError:
+    if (found := version()) is None:
         return "Triton is missing; pip install triton"
-    if tuple(map(int, numbers)) < OLDEST:
-        return f"Triton {'.'.join(numbers)} is older than {'.'.join(map(str, OLDEST))}; pip install -U triton"
+    numbers = re.match(r"(\d+)\.(\d+)", found)
+    if numbers is None or tuple(map(int, numbers.groups())) < OLDEST:
+        return f"Triton {found} is older than {'.'.join(map(str, OLDEST))}; pip install -U triton"
     return None
+
+
+def version() -> str | None:
+    """That of Triton, None without it; asked of the module, which packages of several names bring (ROCm's too)."""
+    try:
+        return import_module("triton").__version__
+    except ImportError:
+        return None
 
 
 def status(device_type: str) -> str:
     """One line for people, where the kernels can run."""
-    return f"of Triton {version('triton')}, {'interpreted' if device_type == 'cpu' else f'on {device_type}'}"
+    return f"of Triton {version()}, {'interpreted' if device_type == 'cpu' else f'on {device_type}'}"

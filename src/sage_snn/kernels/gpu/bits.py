@@ -35,6 +35,15 @@ def unpack_kernel(packed, spikes, count, words, WORDS: tl.constexpr):
     tl.store(spikes + places, tl.where(fired == 1, 1.0, 0.0).to(spikes.dtype.element_ty), mask=places < count)
 
 
+@triton.jit
+def store_bits(bits, fired, place, there):
+    """Whether each of a tile (ROWS, LANES) fired, in bytes (ROWS, LANES // 8) at `place`: eight neighbours each."""
+    ROWS: tl.constexpr = place.shape[0]
+    EIGHTHS: tl.constexpr = place.shape[1]
+    lanes = tl.reshape(fired.to(tl.int32), (ROWS, EIGHTHS, 8)) << tl.arange(0, 8)[None, None, :]
+    tl.store(bits + place, tl.sum(lanes, 2), mask=there)
+
+
 def pack(spikes: Tensor) -> Tensor:
     """Bits (words,) int64 of zeros and ones of any shape, in contiguous order; nobody looks whether they are."""
     values = _bytes(spikes.detach().contiguous())

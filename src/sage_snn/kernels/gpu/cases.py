@@ -36,11 +36,6 @@ class Case:
         }
 
     @property
-    def is_wide(self) -> bool:
-        """Is most of it read 16 bytes at a time? Constants and slopes are not, nor half precision in half tiles."""
-        return not (self.each or self.asks) and (self.dtype == torch.float32 or self.times <= 4)
-
-    @property
     def _membrane(self) -> dict[str, Any]:
         numbers = {"tau": 2.0, "threshold": 1.0, "reset": self.reset, "decay_input": self.decay_input}
         tensors = {"thresholds": _empty(self.times), "time_constant": _empty()} if self.asks else {}

@@ -17,14 +17,17 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from .available import is_interpreting
+from .forms import WIDE
 from .variants import Variant
 
 NVIDIA = {f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (75, 80, 86, 89, 90, 100, 120)}
 AMD = {arch: GPUTarget("hip", arch, 64) for arch in ("gfx90a", "gfx942")}
 TARGETS = NVIDIA | AMD
-WIDE = 16  # bytes, the most that most devices load at once
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-_PTX_LOAD = re.compile(r"\bld\.global(?:\.(?!v\d|b\d)[\w:]+)*(?:\.v(\d))?\.b(\d+)|\bcp\.async\.c[ag]\S* .*, (0x\w+),")
+# With a mask: without one a load is of one value for all threads, such as a slope.
+_PTX_LOAD = re.compile(
+    r"@%p\d+ ld\.global(?:\.(?!v\d|b\d)[\w:]+)*(?:\.v(\d))?\.b(\d+)|\bcp\.async\.c[ag]\S* .*, (0x\w+),"
+)
 _AMD_LOAD = re.compile(r"\b(?:global|buffer)_load_(?:dword(?:x(\d))?|[us](byte|short))\b")
 _INEXACT = re.compile(r"\b(?:fma|div\.full|div\.approx|sqrt\.approx|rsqrt\.approx|rcp\.approx)\b\S*")
 _EXACT = re.compile(r"\b(?:div|sqrt)\.rn\.f32\b")
@@ -67,7 +70,17 @@ def variants() -> Iterator[Variant]:
     for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
         module = importlib.import_module(f".{found.name}", __package__)
         if module.__name__ != __name__ and hasattr(module, "variants"):
-            yield from module.variants()
+            yield from _different(module.variants())
+
+
+def _different(found: Iterable[Variant]) -> Iterator[Variant]:
+    """Each once: calls that differ in one kernel launch others in the same form."""
+    seen = set[Any]()
+    for variant in found:
+        form = variant.kernel.__name__, *variant.signature.items(), *variant.constants.items(), variant.threads
+        if form not in seen:
+            seen.add(form)
+            yield variant
 
 
 def compiled(target: str, chosen: Iterable[Variant] | None = None) -> Iterator[Row]:
@@ -79,7 +92,7 @@ def compiled(target: str, chosen: Iterable[Variant] | None = None) -> Iterator[R
 
 
 def _row(variant: Variant, target: str) -> Row:
-    options = {"num_warps": variant.num_warps, "enable_fp_fusion": False}  # as in launch.py
+    options = {"num_warps": variant.threads // TARGETS[target].warp_size, "enable_fp_fusion": False}  # as in launch.py
     made: Any = triton.compile(_source(variant), target=TARGETS[target], options=options)
     read = _from_nvidia if target in NVIDIA else _from_amd
     registers, spilled, loads, arithmetic = read(made.asm)

@@ -4,6 +4,7 @@
 import triton
 import triton.language as tl
 
+from .bits import store_bits
 from .membrane import after, charge, constant_at
 from .tiles import SIZES, channels_of, sizes_of, tile_of
 
@@ -63,6 +64,7 @@ def fire_kernel(
     thresholds,
     time_constant,
     seen,
+    bits,
     outer,
     channels,
     inner,
@@ -82,7 +84,8 @@ def fire_kernel(
     LAST: tl.constexpr,
     INDEX: tl.constexpr,
 ):
-    """Spikes (T, step), the last membrane, and of every program the moments (T, 4) of its membranes, if asked for."""
+    """Spikes (T, step), the last membrane; of every program the moments (T, 4) of its membranes, and spikes as bits,
+    if asked for."""
     tile, block = tl.program_id(0), tl.program_id(1)
     positions, all_channels, together, size = sizes_of(outer, channels, inner, UNIT, LAST)
     channel = channels_of(block, ROWS, LANES, LAST)
@@ -90,11 +93,18 @@ def fire_kernel(
     affine = affine_of(mean, var, weight, bias, channel, all_channels, eps)
     own_tau = constant_at(tau, time_constant, 0, 0)
     v = start_of(start, reset, place, there, ONE_START)
+    if bits is not None:  # a tile of bytes, each of eight neighbours
+        tl.static_assert(UNIT % 8 == 0)
+        eighths, groups, near_by, bytes_of_step = sizes_of(outer, channels, inner, UNIT // 8, LAST)
+        group = channels_of(block, ROWS, LANES // 8, LAST)
+        byte, is_byte = tile_of(tile, group, eighths, groups, near_by, ROWS, LANES // 8, LAST, INDEX)
     for t in range(T):
         at = t * size + place
         own_threshold = constant_at(threshold, thresholds, t, threshold_step)
         h = charge(current_at(x, residual, affine, at, there), v, own_tau, reset, DECAYS)
         tl.store(spikes + at, tl.where(h >= own_threshold, 1.0, 0.0), mask=there)
+        if bits is not None:
+            store_bits(bits, h >= own_threshold, t * bytes_of_step + byte, is_byte)
         v = after(h, own_threshold, reset, HARD)
         if seen is not None:
             row = seen + ((tile * tl.num_programs(1) + block) * T + t) * 4

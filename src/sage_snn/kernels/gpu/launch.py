@@ -1,5 +1,6 @@
 """How kernels are launched: on the device of their tensors, and rounding every operation."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from .forms import write_down
 
 
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int = 4, **constants: Any) -> None:
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, threads: int = 128, **constants: Any) -> None:
     """Run as many programs as the grid has, where the first argument lies; Triton itself would take the current device.
 
     No product is fused with a sum: the twins round both.
@@ -19,7 +20,15 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, num_warps: int =
     if len(devices) > 1:
         raise ValueError(f"tensors on {' and '.join(sorted(map(str, devices)))} in one call; move them to one device")
     if first.is_meta:
-        write_down(kernel, arguments, constants, num_warps)
+        write_down(kernel, arguments, constants, threads)
         return
     with torch.cuda.device_of(first):
-        kernel[grid](*arguments, **constants, num_warps=num_warps, enable_fp_fusion=False)
+        kernel[grid](*arguments, **constants, num_warps=threads // _together(first.device), enable_fp_fusion=False)
+
+
+@cache
+def _together(device: torch.device) -> int:
+    """Threads of a warp: 64 on AMD's accelerators, where half as many warps leave each thread as much to load."""
+    if device.type != "cuda":
+        return 32
+    return torch.cuda.get_device_properties(device).warp_size  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kept import room_for_words
 from ..layout import Layout
 from ..slopes import in_memory
 from .arguments import (
@@ -19,7 +20,6 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
-    tiles_back,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -33,23 +33,35 @@ UNNORMALISED = dict.fromkeys(["residual", "mean", "var", "weight", "bias"]) | {"
 NO_GRADIENTS = dict.fromkeys(["level", "tilt", "grad_residual", "channel_sums"])
 
 
-def lif(currents: Tensor, v: Tensor, *, near: float | None = None, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
+def lif(currents: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, ...]:
     """Spikes, last membrane and moments."""
+    return _fired(currents, v, packs=False, **options)[:3]
+
+
+def lif_packed(currents: Tensor, v: Tensor, **options: Any) -> tuple[Tensor, ...]:
+    """The same, and the spikes as bits."""
+    return _fired(currents, v, packs=True, **options)
+
+
+def _fired(
+    currents: Tensor, v: Tensor, *, packs: bool, near: float | None = None, **options: Any
+) -> tuple[Tensor, ...]:
     layout, tiles, times = Layout.of(currents), Tiles(1, 1, v.numel()), len(currents)
     x, (start, step) = layout.flat(currents, currents.dtype), layout.start(v)
     spikes, last = torch.empty_like(x), torch.empty_like(x[0], dtype=v.dtype)
-    seen = room_for_moments(x, tiles, times, near)
+    seen, words = room_for_moments(x, tiles, times, near), room_for_words(x, packs)
     launch(
         *(fire_kernel, (tiles.count, tiles.blocks), x, spikes, start, last),
         ONE_START=step == 0,
         seen=seen,
+        bits=words.view(torch.uint8) if packs else None,
         near=near or 0.0,
         T=times,
         **UNNORMALISED,
         **constants_of(**options),
         **tiles.arguments,
     )
-    return layout.back(spikes), layout.back(last), moments(seen, x)
+    return layout.back(spikes), layout.back(last), moments(seen, x), words
 
 
 def lif_backward(
@@ -63,8 +75,7 @@ def lif_backward(
     **options: Any,
 ) -> tuple[Tensor, ...]:
     """Gradients of currents, first membrane and slope; sums for the constants, and of squares."""
-    layout, times = Layout.of(currents), len(currents)
-    tiles = tiles_back(Tiles(1, 1, v.numel()), times)
+    layout, tiles, times = Layout.of(currents), Tiles(1, 1, v.numel()), len(currents)
     x, (start, step) = layout.flat(currents, currents.dtype), layout.start(v)
     of_spikes, of_last = (None if g is None else layout.flat(g, g.dtype) for g in (grad_spikes, grad_last))
     grad_x, grad_v = torch.empty_like(x), torch.empty_like(x[0], dtype=v.dtype)
@@ -95,8 +106,7 @@ def variants() -> Iterator[Variant]:
     for case in CASES:
         x = torch.empty(case.times, 16, 64, 64, dtype=case.dtype, device="meta")
         v, slope = torch.empty_like(x[0], dtype=torch.float32), case.slope(64)
-        yield from forms_of(f"lif, {case}", partial(lif, x, v, **case.forward), forward=True, wide=case.is_wide)
+        for run, kept in ((lif, ""), (lif_packed, ", bits")):
+            yield from forms_of(f"lif, {case}{kept}", partial(run, x, v, **case.forward), forward=True)
         inputs = x, v, x, v, slope
-        yield from forms_of(
-            f"lif, {case}", partial(lif_backward, *inputs, **case.backward), forward=False, wide=case.is_wide
-        )
+        yield from forms_of(f"lif, {case}", partial(lif_backward, *inputs, **case.backward), forward=False)

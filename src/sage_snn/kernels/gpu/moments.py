@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .launch import launch
+from .membrane import constant_at
 from .tiles import SIZES, Tiles, channels_of, sizes_of, tile_of
 
 CHANNELS, SPLITS = 16, 64  # of a tile of partial sums
@@ -63,11 +64,25 @@ def partial_at(found, first, splits, channel, channels, KINDS: tl.constexpr, SPL
 
 @triton.jit(do_not_specialize=["splits", "channels", "width", "positions", "times"])
 def settle_kernel(
-    found, mean, var, splits, channels, width, positions, times, SPLITS: tl.constexpr, CHANNELS: tl.constexpr
+    found,
+    mean,
+    var,
+    running_mean,
+    running_var,
+    share,
+    splits,
+    channels,
+    width,
+    positions,
+    times,
+    momentum,
+    SPLITS: tl.constexpr,
+    CHANNELS: tl.constexpr,
 ):
     """Mean and biased variance, in float64 until they are stored; a split has `width` positions, the last what is left.
 
-    With d = x - centre and m = mean - centre, the sum of (x - mean)^2 is that of d^2 - 2 m d + m^2.
+    With d = x - centre and m = mean - centre, the sum of (x - mean)^2 is that of d^2 - 2 m d + m^2. Running statistics
+    move towards the mean and the unbiased variance by the momentum, or by `share`.
     """
     channel = (tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS))[None, :]
     total = tl.zeros((1, CHANNELS), tl.float64)
@@ -88,13 +103,33 @@ def settle_kernel(
         squared = tl.load(at + 2 * channels, mask=there, other=0.0).to(tl.float64)
         about_mean = squared - 2 * shift * plain + count * shift * shift
         squares += tl.sum(tl.where(there, about_mean, 0.0), 0, keep_dims=True)
-    spread = squares / everything
-    tl.store(mean + channel, average, mask=channel < channels)
-    tl.store(var + channel, tl.where(spread < 0, 0.0, spread), mask=channel < channels)  # NaN stays NaN
+    squares = tl.where(squares < 0, 0.0, squares)  # NaN stays NaN
+    known = channel < channels
+    tl.store(mean + channel, average, mask=known)
+    tl.store(var + channel, squares / everything, mask=known)
+    if running_mean is not None:
+        moved = constant_at(momentum, share, 0, 0)
+        move(running_mean + channel, average, moved, known)
+        move(running_var + channel, squares / (everything - 1), moved, known)
 
 
-def measured(x: Tensor, tiles: Tiles, times: int) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of every channel of x, `times` steps of tiles, float32."""
+@triton.jit
+def move(running, value, share, known):
+    """Running statistics, by a share of the way towards a value."""
+    before = tl.load(running, mask=known, other=0.0).to(tl.float64)
+    tl.store(running, before + share * (value - before), mask=known)
+
+
+def measured(
+    x: Tensor,
+    tiles: Tiles,
+    times: int,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    share: Tensor | None,
+    momentum: float,
+) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of every channel of x, `times` steps of tiles, float32; running ones are moved."""
     found = x.new_empty(tiles.splits, 3, tiles.channels, dtype=torch.float32)
     mean, var = (x.new_empty(tiles.channels, dtype=torch.float32) for _ in range(2))
     grid, sizes = (tiles.splits, tiles.blocks), tiles.arguments
@@ -102,7 +137,8 @@ def measured(x: Tensor, tiles: Tiles, times: int) -> tuple[Tensor, Tensor]:
     width = tiles.each * tiles.shape[not tiles.is_last]
     launch(
         *(settle_kernel, (triton.cdiv(tiles.channels, CHANNELS),), found, mean, var),
-        *(tiles.splits, tiles.channels, width, tiles.positions, times),
+        *((running_mean, running_var, share) if running_var is not None else (None, None, None)),
+        *(tiles.splits, tiles.channels, width, tiles.positions, times, momentum),
         SPLITS=SPLITS,
         CHANNELS=CHANNELS,
     )

@@ -23,17 +23,39 @@ def norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None, *, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalised values, mean and variance of each channel."""
+    if mean is None or var is None:
+        return norm_kept(x, weight, bias, None, None, None, momentum=0.0, eps=eps)
+    # New tensors: backward needs them as they are now.
+    mean, var = (t.to(torch.float32, copy=True).contiguous() for t in (mean, var))
+    return _normalised(x, weight, bias, mean, var, eps), mean, var
+
+
+def norm_kept(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    share: Tensor | None,
+    *,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of a batch in training; running statistics are moved."""
+    _, *sizes, last = step_sizes(x, 1)
+    tiles = Tiles.of(*sizes, last=last)
+    mean, var = measured(values_of(x, x.dtype, last), tiles, 1, running_mean, running_var, share, momentum)
+    return _normalised(x, weight, bias, mean, var, eps), mean, var
+
+
+def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor, eps: float) -> Tensor:
     _, *sizes, last = step_sizes(x, 1)
     values, tiles = values_of(x, x.dtype, last), Tiles.of(*sizes, last=last)
-    if mean is None or var is None:
-        mean, var = measured(values, tiles, 1)
-    else:  # new tensors: backward needs them as they are now
-        mean, var = (t.to(torch.float32, copy=True).contiguous() for t in (mean, var))
     normal = torch.empty_like(values)
     gain, offset = (None if t is None else ready(t, t.dtype) for t in (weight, bias))
     grid = tiles.count, tiles.blocks
     launch(normalise_kernel, grid, values, normal, mean, var, gain, offset, eps=eps, **tiles.arguments)
-    return normal, mean, var
+    return normal
 
 
 def norm_backward(
@@ -66,5 +88,7 @@ def variants() -> Iterator[Variant]:
             name = f"{str(dtype).removeprefix('torch.')}, {'channels last' if last else 'planes'}"
             forward = partial(norm, values, weight, bias, None, None, eps=1e-5)
             yield from forms_of(name, forward, forward=True)
+            keeping = partial(norm_kept, values, weight, bias, mean, var, None, momentum=0.1, eps=1e-5)
+            yield from forms_of(f"{name}, kept", keeping, forward=True)
             backward = partial(norm_backward, values, values, weight, mean, var, eps=1e-5, training=True)
             yield from forms_of(name, backward, forward=False)

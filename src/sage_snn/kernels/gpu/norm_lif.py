@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..kept import room_for_words
 from ..norm import ready, step_sizes, values_of
 from .arguments import (
     backward_of,
@@ -22,7 +23,7 @@ from .arguments import (
     room_for_sums,
     slopes_of,
     sums_of,
-    tiles_back,
+    tiles_to_add,
 )
 from .back import back_kernel
 from .cases import CASES
@@ -40,31 +41,43 @@ NOTHING: dict[str, Any] = dict.fromkeys(
 )
 
 
-def norm_lif(
+def norm_lif(*inputs: Tensor | None, **options: Any) -> tuple[Tensor, ...]:
+    """Spikes, mean and variance of each channel, moments."""
+    return norm_lif_kept(*inputs, None, None, None, momentum=0.0, packs=False, **options)[:4]  # pyright: ignore
+
+
+def norm_lif_kept(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     mean: Tensor | None,
     var: Tensor | None,
     residual: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    share: Tensor | None,
     *,
+    momentum: float,
+    packs: bool,
     times: int,
     eps: float,
     near: float | None = None,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Spikes, mean and variance of each channel, moments."""
+) -> tuple[Tensor, ...]:
+    """The same and the spikes as bits, if they are to be packed; running statistics are moved."""
     _, *sizes, last = step_sizes(x, times)
     values, tiles = values_of(x, x.dtype, last), Tiles.of(*sizes, last=last)
     if mean is None or var is None:
-        mean, var = measured(values, tiles, times)
+        mean, var = measured(values, tiles, times, running_mean, running_var, share, momentum)
     else:  # new tensors: backward needs them as they are now
         mean, var = (t.to(torch.float32, copy=True).contiguous() for t in (mean, var))
     spikes, seen = torch.empty_like(values), room_for_moments(values, tiles, times, near)
+    words = room_for_words(values, packs)
     launch(
         *(fire_kernel, (tiles.count, tiles.blocks), values, spikes),
         last=None,
         seen=seen,
+        bits=words.view(torch.uint8) if packs else None,
         near=near or 0.0,
         T=times,
         **_normal(weight, bias, mean, var, residual, eps, last),
@@ -72,7 +85,7 @@ def norm_lif(
         **constants_of(**options),
         **tiles.arguments,
     )
-    return spikes, mean, var, moments(seen, x)
+    return spikes, mean, var, moments(seen, x), words
 
 
 def norm_lif_backward(
@@ -93,14 +106,14 @@ def norm_lif_backward(
 ) -> tuple[Tensor, ...]:
     """Gradients of x, weight, bias, residual and slope; sums for the constants, and of squares."""
     *full, last = step_sizes(x, times)
-    values, chosen = values_of(x, x.dtype, last), backward_of(**options)
-    tiles = tiles_back(Tiles.of(*full[1:], last=last), times)
+    values, chosen, tiles = values_of(x, x.dtype, last), backward_of(**options), Tiles.of(*full[1:], last=last)
+    adding = tiles_to_add(tiles, times)
     of_spikes, grad_x = values_of(grad_spikes, grad_spikes.dtype, last), torch.empty_like(values)
     results: dict[str, Any] = {
         "grad_x": grad_x,
         "grad_residual": None if residual is None else torch.empty_like(values),
     }
-    sums, of_channels = room_for_sums(x, tiles, times, chosen["WANTS"]), room_for_channel_sums(x, tiles)
+    sums, of_channels = room_for_sums(x, adding, times, chosen["WANTS"]), room_for_channel_sums(x, adding)
     shared: dict[str, Any] = {
         "scratch": room_for_membranes(values, times),
         "T": times,
@@ -109,14 +122,14 @@ def norm_lif_backward(
         **FROM_REST,
         **slopes_of(slope, full, (1, 3, 2) if last else (1, 2, 3), x),
         **chosen,
-        **tiles.arguments,
     }
-    added: dict[str, Any] = {"channel_sums": of_channels, "sums": sums, "each": tiles.each}
-    grid = tiles.splits, tiles.blocks
+    added: dict[str, Any] = {"channel_sums": of_channels, "sums": sums, "each": adding.each, **adding.arguments}
+    grid = adding.splits, adding.blocks
     launch(back_kernel, grid, values, of_spikes, **NOTHING | shared | added | ({} if training else results))
-    grad_weight, grad_bias, correction = settled(of_channels, var, tiles, times, eps)
+    grad_weight, grad_bias, correction = settled(of_channels, var, adding, times, eps)
     if training:
-        written: dict[str, Any] = {"each": 1, "WANTS": (False, False, False), **results, **correction}
+        written: dict[str, Any] = {"each": 1, **tiles.arguments, **results, **correction}
+        shared["WANTS"] = False, False, False
         launch(back_kernel, (tiles.count, tiles.blocks), values, of_spikes, **NOTHING | shared | written)
     of_residual = results["grad_residual"]
     of_residual = x.new_empty(0) if of_residual is None else of_residual
@@ -149,11 +162,11 @@ def variants() -> Iterator[Variant]:
             residual = values if number % 2 else None
             options: dict[str, Any] = {"times": case.times, "eps": 1e-5}
             inputs = values, *per_channel[:2], None, None, residual
-            yield from forms_of(
-                name, partial(norm_lif, *inputs, **options, **case.forward), forward=True, wide=case.is_wide
-            )
+            yield from forms_of(name, partial(norm_lif, *inputs, **options, **case.forward), forward=True)
+            kept: dict[str, Any] = {"momentum": 0.1, "packs": True}
+            inputs = *inputs, *per_channel[:2], None
+            keeping = partial(norm_lif_kept, *inputs, **kept, **options, **case.forward)
+            yield from forms_of(f"{name}, kept", keeping, forward=True)
             inputs = values, values, *per_channel, residual, case.slope(64)
             options |= {"training": last or case.times != 4}
-            yield from forms_of(
-                name, partial(norm_lif_backward, *inputs, **options, **case.backward), forward=False, wide=case.is_wide
-            )
+            yield from forms_of(name, partial(norm_lif_backward, *inputs, **options, **case.backward), forward=False)

@@ -17,6 +17,6 @@ class Variant:
     kernel: Any
     signature: dict[str, str]
     constants: dict[str, Any]
-    num_warps: int = 4
+    threads: int = 128
     forward: bool = False
     wide: bool = True
