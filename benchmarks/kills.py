@@ -3,9 +3,10 @@
     python benchmarks/kills.py --kills 1000 --out FOLDER               # run it again to go on
     python benchmarks/kills.py --kills 20 --kinds ranks --out FOLDER
 
-One process, two ranks under torchrun's own agent, a recipe with stages, a study here and a study on Ray. Lives are forks of
-this process, which has imported everything, so that kills hit trainings and not imports. FOLDER/tally.json counts, by
-commit, the kills of runs that were finished and compared; a run that differs, fails or hangs is kept in FOLDER/kept.
+One process, two ranks under torchrun's own agent, a recipe with stages, a study here and a study on Ray. Lives are
+forks of this process, which has imported everything, so that kills hit trainings and not imports. FOLDER/tally.json
+counts, by commit, the kills of runs that were finished and compared; a run that differs, fails or hangs is kept in
+FOLDER/kept.
 """
 
 import argparse
