@@ -24,6 +24,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from small_runs import SMALL, STAGED, STUDY, commit_here
+
 from sage_snn.studies.ray_runner import run_on_ray
 from sage_snn.studies.runner import run_study
 from sage_snn.studies.state import StudyState
@@ -32,46 +34,8 @@ from sage_snn.training import train
 
 SHARES = {"alone": 40, "ranks": 20, "stages": 20, "study": 15, "ray": 5}  # of all kills; those on Ray take minutes
 MOST = 8  # kills of one run, before it is let go on to its end
-SECONDS = 300.0  # the longest that a life may take, and that what is left of one may live on
+SECONDS = 1800.0  # the longest that a life, or what is left of one, may take, on a machine that has other things to do
 TIMES = ("seconds", "images_per_second", "peak_memory_mb")
-SMALL = {
-    "epochs": 5,
-    "warmup_epochs": 0,
-    "cooldown_epochs": 0,
-    "max_steps_per_epoch": 4,
-    "train_images": 100,
-    "test_images": 20,
-    "batch_size": 16,
-    "lr": 2e-3,
-    "model.depth": 2,
-    "model.dim": 16,
-    "model.heads": 2,
-    "model.time_steps": 1,
-    "policy.warmup_epochs": 0,
-    "policy.dead_zone": 0.0,
-    "augmentation.mixup": 0.5,
-    "threads": 1,
-}
-STAGED = {
-    "name": "staged",
-    "data": "digits",
-    "train_images": 100,
-    "test_images": 20,
-    "policy": {"kind": "none"},
-    "warmup_epochs": 0,
-    "cooldown_epochs": 0,
-    "max_steps_per_epoch": 3,
-    "batch_size": 16,
-    "lr": 0.01,
-    "threads": 1,
-    "model": {"name": "vgg11", "width": 0.0625, "neuron": "diet", "time_steps": 2, "dropout": 0.1},
-    "loss": {"kind": "sum_cross_entropy"},
-    "stages": [{"name": "ann", "settings": {"model.neuron": "relu", "loss.kind": "cross_entropy", "epochs": 3}}],
-    "balance": {"images": 16, "percentile": 99.7, "factor": 0.3},
-    "epochs": 3,
-}
-AXES = {"policy.kind": ["fixed", "sage"], "seed": [1, 2]}
-STUDY = {"name": "kills", "recipe": "digits", "settings": SMALL | {"epochs": 3}, "axes": AXES}
 
 
 def alone(out: Path) -> None:
@@ -292,13 +256,6 @@ def kill(folder: Path, kinds: list[str], goal: int, commit: str) -> dict[str, Co
                 shutil.move(out, folder / "kept" / out.name)
             shutil.rmtree(out, ignore_errors=True)
             out.with_suffix(".log").unlink(missing_ok=True)
-
-
-def commit_here() -> str:
-    import subprocess
-
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def main() -> None:

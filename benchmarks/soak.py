@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kills import STUDY, commit_here
+from small_runs import STUDY, commit_here
 
 from sage_snn.studies.report import write_report
 from sage_snn.studies.results import load_runs
