@@ -1,5 +1,6 @@
 """What a policy did, step by step: a parquet part per epoch, and curves for TensorBoard."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ class Curves:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=first_epoch)
+        self._usual, threading.excepthook = threading.excepthook, self._hook
 
     def add(self, metrics: dict[str, Any], signals: pd.DataFrame) -> None:
         """Loss, accuracy, slopes, dispersion, readings per head, firing rates; the readings are the last column."""
@@ -110,4 +112,12 @@ class Curves:
 
     def close(self) -> None:
         """Flush to disk."""
-        self._writer.close()
+        try:
+            self._writer.close()
+        finally:
+            threading.excepthook = self._usual
+
+    def _hook(self, failure: threading.ExceptHookArgs) -> None:
+        """TensorBoard's thread meets a full disk with a traceback; whoever writes next is told of it by an error."""
+        if not (isinstance(failure.exc_value, OSError) and "AsyncWriter" in type(failure.thread).__name__):
+            self._usual(failure)
