@@ -65,8 +65,8 @@ def read_text(
         if path.suffix in (".yaml", ".yml") or os.path.exists(path):
             cure = "save it as UTF-8" if isinstance(problem, UnicodeDecodeError) else "give the path of a YAML file"
             raise error(f"cannot read {source}: {problem}; {cure}") from None
-        hint = f"{nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
-        raise error(f"no {what} {name!r}{hint}") from None
+        hint = f"{nearest(name[:200], known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
+        raise error(f"no {what} {_shortened(name, 200)!r}{hint}") from None
 
 
 def parse_mapping(text: str, source: object, right: str, error: type[Exception]) -> dict[str, Any]:

@@ -90,8 +90,12 @@ class Curves:
     def __init__(self, folder: Path, first_epoch: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(str(folder), purge_step=first_epoch)
-        self._usual, threading.excepthook = threading.excepthook, self._hook
+        self._usual, threading.excepthook = threading.excepthook, self._hook  # before its thread begins
+        try:
+            self._writer = SummaryWriter(str(folder), purge_step=first_epoch)
+        except OSError:
+            threading.excepthook = self._usual
+            raise
 
     def add(self, metrics: dict[str, Any], signals: pd.DataFrame) -> None:
         """Loss, accuracy, slopes, dispersion, readings per head, firing rates; the readings are the last column."""
