@@ -242,8 +242,9 @@ NAMED = {
 }  # in every message
 NAMED |= {"run_file": "/run", "network": "/run", "checkpoint": "step-", "weights": r"model\.safetensors|weights\.pth"}
 CURE = re.compile(
-    r"\b(copy|give|save|mend|put|use|choose|train it|go on|did you mean|should|must|missing|expected|such as|needs|known"
-    r"|set|at least|at most|write|change|lower|add|call|name|not both|only|leave|cannot|no slash|try|number|make|see)\b"
+    r"\b(copy|give|save|mend|put|use|choose|train it|go on|did you mean|should|must|missing|expected|such as|needs"
+    r"|known|set|at least|at most|write|change|lower|add|call|name|not both|only|leave|cannot|no slash|try|number"
+    r"|make|see)\b"
 )
 
 
