@@ -40,6 +40,7 @@ def life(out: Path, fault: Callable[[], object]) -> tuple[str, int]:
     if (child := os.fork()) == 0:
         told = "finished"
         try:
+            disk().bad_disk_from(0, 0)  # what was counted before this life is not of it
             fault()
             train("digits", out, settings=SHORT, resume=True, quiet=True)
         except RunError as error:

@@ -277,8 +277,8 @@ def problem_of(fuzzer: Fuzzer, number: int, scratch: Path) -> str | None:
 def _judged(fuzzer: Fuzzer, number: int, scratch: Path) -> tuple[str, str | None]:
     """How a case ended, well or in an error, and what is wrong with that."""
     os.chdir(scratch)
-    for timer, number, seconds in TIMERS:
-        signal.signal(number, _too_slow)
+    for timer, told_by, seconds in TIMERS:
+        signal.signal(told_by, _too_slow)
         signal.setitimer(timer, seconds)
     ended, problem = "well", None
     try:
