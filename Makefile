@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test quick lint format docs dist programs browser clean
+.PHONY: demo test quick lint format docs dist programs browser sbom audit clean
 
 demo: $(INSTALLED)
 	$(BIN)/sage-snn demo
@@ -50,6 +50,21 @@ browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
 	  test "$$(id -u)" = 0 || { echo "install chromium and chromium-driver first, e.g. sudo apt-get install chromium chromium-driver"; exit 1; }; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver >/dev/null; }
+
+# The bill of materials of what is installed (CycloneDX), and what is known against it. The second asks a service of the
+# package index, which not every mirror has; where it is missing, pip-audit says that nothing could be audited.
+AUDIT := .venv/audit
+$(AUDIT)/bin/cyclonedx-py: $(INSTALLED)
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet cyclonedx-bom pip-audit
+	touch $@
+
+sbom: $(AUDIT)/bin/cyclonedx-py
+	mkdir -p dist
+	$(AUDIT)/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.cdx.json
+
+audit: $(AUDIT)/bin/cyclonedx-py
+	$(AUDIT)/bin/pip-audit --strict --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
 
 clean:
 	rm -rf .venv build dist

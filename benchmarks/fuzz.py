@@ -1,10 +1,11 @@
 """Bad input by the thousand: real files and commands, mutated; each ends well or in an error of the user's.
 
-    python benchmarks/fuzz.py --cases 100000 --out FOLDER     # run it again to go on
+    python benchmarks/fuzz.py --cases 1000000 --out FOLDER    # run it again to go on
     python benchmarks/fuzz.py --case 4711 --out FOLDER        # one case again, with its traceback
 
-Case n depends on n alone. A case fails by any other exception, by a crash, by taking longer than SECONDS, or by code
-that a file had executed. Inputs that failed are kept in FOLDER/failed.
+Case n depends on n alone. A case fails by any other exception, by an error that does not name the file and the cure or
+that has lines without end, by a crash, by taking longer than SECONDS, or by code that a file had executed. Inputs that
+failed are kept in FOLDER/failed; FOLDER/state.json counts cases, and of each kind those that ended well or in an error.
 """
 
 import argparse
@@ -15,16 +16,20 @@ import json
 import os
 import pickle
 import random
+import re
 import resource
 import shutil
 import signal
 import sys
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-SECONDS, BATCH, MEMORY = 20, 100, 12 * 2**30
+SECONDS, BATCH, MEMORY = 20, 1000, 12 * 2**30
+# Of this process's own time, and, for what only waits, of everybody's, on a machine that has other things to do.
+TIMERS = ((signal.ITIMER_PROF, signal.SIGPROF, SECONDS), (signal.ITIMER_REAL, signal.SIGALRM, 30 * SECONDS))
 TINY = {
     "epochs": 1,
     "warmup_epochs": 0,
@@ -96,6 +101,8 @@ class Fuzzer:
         import torch
         from PIL import Image
 
+        from sage_snn.recipes import load_recipe
+        from sage_snn.recipes.fields import flat
         from sage_snn.training import train
 
         self.folder, self.run = folder, folder / "run"
@@ -105,17 +112,33 @@ class Fuzzer:
         np.savez(folder / "arrays.npz", images=images, labels=np.arange(20) % 4)
         Image.fromarray(images[0]).save(folder / "picture.png")
         torch.save({"weights": torch.zeros(3)}, folder / "weights.pth")
-        self.kinds: list[Callable[[Path, random.Random], None]] = [
-            *(self.recipe, self.setting, self.study, self.run_file, self.checkpoint, self.weights, self.arrays),
-            *(self.picture, self.command),
-        ]
+        self.keys = list(dict(flat(load_recipe("digits").all_fields())))
+        # The dear ones, networks that are built and whole commands, have smaller shares.
+        self.kinds: dict[Callable[[Path, random.Random], None], int] = {
+            self.recipe: 160,
+            self.study: 160,
+            self.weights: 150,
+            self.arrays: 150,
+            self.setting: 120,
+            self.checkpoint: 70,
+            self.picture: 100,
+            self.run_file: 20,
+            self.command: 8,
+            self.network: 2,
+        }
 
-    def case(self, number: int, scratch: Path) -> str:
-        """Run case `number` in an empty folder; the kind it was of."""
-        draw = random.Random(number)
-        kind = draw.choice(self.kinds)
+    def case(self, number: int, scratch: Path) -> None:
+        """Run case `number` in an empty folder."""
+        draw, kind = self._drawn(number)
         kind(scratch, draw)
-        return kind.__name__
+
+    def kind(self, number: int) -> str:
+        """What is mutated in case `number`."""
+        return self._drawn(number)[1].__name__
+
+    def _drawn(self, number: int) -> tuple[random.Random, Callable[[Path, random.Random], None]]:
+        draw = random.Random(number)
+        return draw, draw.choices(list(self.kinds), list(self.kinds.values()))[0]
 
     def recipe(self, scratch: Path, draw: random.Random) -> None:
         from sage_snn.recipes import load_recipe, shipped_recipes
@@ -127,10 +150,8 @@ class Fuzzer:
 
     def setting(self, scratch: Path, draw: random.Random) -> None:
         from sage_snn.recipes import load_recipe, parse_settings
-        from sage_snn.recipes.fields import flat
 
-        keys = list(dict(flat(load_recipe("digits").all_fields())))
-        typed = [f"{draw.choice(keys)}={draw.choice(WORDS)}" for _ in range(draw.randrange(1, 4))]
+        typed = [f"{draw.choice(self.keys)}={draw.choice(WORDS)}" for _ in range(draw.randrange(1, 4))]
         (scratch / "typed").write_text(repr(typed))
         load_recipe("digits", parse_settings(typed)).identity()
 
@@ -144,21 +165,32 @@ class Fuzzer:
             status_table(study, status(study, scratch), scratch)
 
     def run_file(self, scratch: Path, draw: random.Random) -> None:
-        from sage_snn.runs import open_run
         from sage_snn.studies.results import load_runs, table
 
-        run = shutil.copytree(self.run, scratch / "run")
-        path = draw.choice([path for path in sorted(run.rglob("*")) if path.is_file()])
-        path.write_bytes(mutated(path.read_bytes(), draw))
-        if draw.random() < 0.5:
-            opened = open_run(run)
-            opened.network()
-            opened.unfinished()
-            _ = opened.policy_state
-        else:
-            runs = load_runs([run])
-            table(runs)
-            runs[0].signals()
+        runs = load_runs([self._damaged_run(scratch, draw)])
+        table(runs)
+        runs[0].signals()
+
+    def network(self, scratch: Path, draw: random.Random) -> None:
+        from sage_snn.runs import open_run
+
+        opened = open_run(self._damaged_run(scratch, draw))
+        opened.network()
+        opened.unfinished()
+        _ = opened.policy_state
+
+    def _damaged_run(self, scratch: Path, draw: random.Random) -> Path:
+        """Links but for one file, which is mutated: a copy of all of them would take longer than to read them."""
+        files = [path for path in sorted(self.run.rglob("*")) if path.is_file() and "tensorboard" not in str(path)]
+        chosen = draw.choice(files)
+        for path in files:
+            mine = scratch / "run" / path.relative_to(self.run)
+            mine.parent.mkdir(parents=True, exist_ok=True)
+            if path == chosen:
+                mine.write_bytes(mutated(path.read_bytes(), draw))
+            else:
+                os.link(path, mine)
+        return scratch / "run"
 
     def checkpoint(self, scratch: Path, draw: random.Random) -> None:
         from sage_snn.runs.checkpoint import load_checkpoint
@@ -202,44 +234,85 @@ class Fuzzer:
             cli.main()
 
 
+NAMED = {
+    "recipe": "mine.yaml",
+    "study": r"study\.yaml|^study study:",
+    "arrays": "arrays.npz",
+    "picture": "a.png",
+}  # in every message
+NAMED |= {"run_file": "/run", "network": "/run", "checkpoint": "step-", "weights": r"model\.safetensors|weights\.pth"}
+CURE = re.compile(
+    r"\b(copy|give|save|mend|put|use|choose|train it|go on|did you mean|should|must|missing|expected|such as|needs"
+    r"|known|set|at least|at most|write|change|lower|add|call|name|not both|only|leave|cannot|no slash|try|number"
+    r"|make|see)\b"
+)
+
+
 def is_users(error: BaseException) -> bool:
     """Is it an error that the command line shows as a message?"""
     names = {kind.__name__ for kind in type(error).__mro__}
     return bool(names & {"RecipeError", "RunError", "DataError", "ExportError", "SystemExit"})
 
 
+def untold(error: BaseException, kind: str) -> str | None:
+    """What a message lacks that people are owed: the file, the cure, an end."""
+    if isinstance(error, SystemExit):
+        return "a traceback for people" if "Traceback" in str(error.code) else None
+    told = str(error)
+    lines = told.splitlines() or [""]
+    if len(lines) > 40 or max(map(len, lines)) > 1500:
+        return f"{len(lines)} lines of up to {max(map(len, lines))} letters"
+    if re.search(r"object at 0x|weights_only|Traceback", told):
+        return "words for programmers"
+    if not re.search(NAMED.get(kind, ""), told):
+        return "the file is not named"
+    return None if CURE.search(told) else "no cure is told"
+
+
 def problem_of(fuzzer: Fuzzer, number: int, scratch: Path) -> str | None:
     """What went wrong in a case; None if nothing did."""
+    return _judged(fuzzer, number, scratch)[1]
+
+
+def _judged(fuzzer: Fuzzer, number: int, scratch: Path) -> tuple[str, str | None]:
+    """How a case ended, well or in an error, and what is wrong with that."""
     os.chdir(scratch)
-    signal.signal(signal.SIGALRM, _too_slow)
-    signal.alarm(SECONDS)
+    for timer, told_by, seconds in TIMERS:
+        signal.signal(told_by, _too_slow)
+        signal.setitimer(timer, seconds)
+    ended, problem = "well", None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fuzzer.case(number, scratch)
     except BaseException as error:
-        if not is_users(error):
-            return traceback.format_exc()
+        ended = "error"
+        problem = untold(error, fuzzer.kind(number)) if is_users(error) else "not an error of the user's"
+        problem = problem and f"{problem}\n{traceback.format_exc()}"
     finally:
-        signal.alarm(0)
-    return "code of a file was executed" if (scratch / "owned").exists() else None
+        for timer, _, _ in TIMERS:
+            signal.setitimer(timer, 0)
+    return ended, "code of a file was executed" if (scratch / "owned").exists() else problem
 
 
 def _too_slow(number: int, frame: object) -> None:
-    raise TimeoutError(f"it took longer than {SECONDS} s")
+    raise TimeoutError(f"it took longer than {SECONDS} s of its own, or than {30 * SECONDS} s")
 
 
 def batch(fuzzer: Fuzzer, numbers: range, out: Path) -> None:
     """Run cases in a process of its own, which writes down at which case it is; failures are moved to `failed`."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    counts: Counter[str] = Counter()
     for number in numbers:
         (out / "now").write_text(str(number))
         scratch = out / "scratch"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
-        problem = problem_of(fuzzer, number, scratch)
+        ended, problem = _judged(fuzzer, number, scratch)
+        counts[f"{fuzzer.kind(number)}: {ended}"] += 1
         if problem is not None:
             keep(out, number, problem)
+    (out / "counts.json").write_text(json.dumps(counts))
 
 
 def keep(out: Path, number: int, problem: str) -> None:
@@ -254,26 +327,35 @@ def keep(out: Path, number: int, problem: str) -> None:
 def fuzz(out: Path, cases: int) -> dict[str, int]:
     """Run cases up to this number, from where the last time ended; how many were run, and how many failed."""
     out.mkdir(parents=True, exist_ok=True)
-    fuzzer, state = Fuzzer(out), out / "state.json"
-    done = json.loads(state.read_text())["done"] if state.is_file() else 0
-    while done < cases:
-        numbers = range(done, min(done + BATCH, cases))
-        if (child := os.fork()) == 0:
-            try:
-                batch(fuzzer, numbers, out)
-                os._exit(0)
-            finally:
-                traceback.print_exc()
-                os._exit(1)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        done = numbers.stop
-        if code != 0:  # a crash: the case at hand is to blame, the rest of the batch comes next
-            number = int((out / "now").read_text())
-            keep(out, number, f"the process ended with {code}")
-            done = number + 1
-        state.write_text(json.dumps({"done": done}))
+    fuzzer, path = Fuzzer(out), out / "state.json"
+    state = json.loads(path.read_text()) if path.is_file() else {"done": 0, "counts": {}}
+    while state["done"] < cases:
+        numbers = range(state["done"], min(state["done"] + BATCH, cases))
+        (out / "counts.json").unlink(missing_ok=True)
+        state["done"] = _in_a_fork(fuzzer, numbers, out)
+        if (out / "counts.json").is_file():
+            state["counts"] = Counter(state["counts"]) + Counter(json.loads((out / "counts.json").read_text()))
+        path.with_suffix(".tmp").write_text(json.dumps(state, indent=2))
+        path.with_suffix(".tmp").replace(path)
     failed = list((out / "failed").iterdir()) if (out / "failed").is_dir() else []
-    return {"cases": done, "failed": len(failed)}
+    return {"cases": state["done"], "failed": len(failed)}
+
+
+def _in_a_fork(fuzzer: Fuzzer, numbers: range, out: Path) -> int:
+    """Run a batch; the number of the case that comes next."""
+    if (child := os.fork()) == 0:
+        try:
+            batch(fuzzer, numbers, out)
+            os._exit(0)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code == 0:
+        return numbers.stop
+    number = int((out / "now").read_text())  # a crash: the case at hand is to blame, the rest of the batch comes next
+    keep(out, number, f"the process ended with {code}")
+    return number + 1
 
 
 def main() -> None:

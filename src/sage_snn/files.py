@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import stat
+import zipfile
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 MOST_TEXT = 256 * 2**20  # bytes of a recipe, a study or the metrics of a run; more is no such file
 
@@ -29,6 +31,32 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 def read_text(path: Path) -> str:
     """The text of a regular file, which is UTF-8 whatever the locale says; OSError or UnicodeDecodeError."""
     return read_bytes(path, MOST_TEXT).decode()
+
+
+def require_room(unpacked: int) -> None:
+    """An OSError where what a file unpacks to would take more than half of the memory that is free."""
+    room = _free_memory() // 2
+    if unpacked > room:
+        raise OSError(f"it unpacks to {unpacked / 2**30:.1f} GB, and there is memory for {room / 2**30:.1f} GB")
+
+
+def require_room_for_zip(file: IO[bytes]) -> None:
+    """The same for a zip file: a few MB may stand for more than memory holds; nothing where it is no zip file."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())  # no more than that is ever unpacked
+    except Exception:  # whatever the bytes lead to: who reads the file will say what it is
+        unpacked = 0
+    file.seek(0)
+    require_room(unpacked)
+
+
+def _free_memory() -> int:
+    """Bytes that a program may take without others being moved out; where the system does not tell, 16 GB."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 2**10 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    return 16 * 2**30
 
 
 def parse_json(text: str) -> Any:

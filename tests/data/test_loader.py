@@ -81,6 +81,15 @@ def test_workers_that_are_asked_to_stop_make_batches_until_whoever_trains_has_st
     assert same(batches, augmented(data).epoch(0, start=1))
 
 
+def test_a_worker_that_dies_is_told_with_the_cure():
+    batches = augmented(task(), workers=2).epoch(0)
+    next(batches)
+    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+    told = r"^a process that makes batches died \(.+\); .*fewer `workers`.* --resume$"
+    with pytest.raises(DataError, match=told), loader_module.telling_of_lost_workers():  # torch may speak anywhere
+        list(batches)
+
+
 def test_there_are_no_more_workers_than_cores(monkeypatch):
     monkeypatch.setattr(loader_module, "usable_cores", lambda: 1)
     assert augmented(task(), workers=8)._workers.num_workers == 1

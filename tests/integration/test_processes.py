@@ -1,4 +1,3 @@
-import importlib.util
 import json
 import os
 import signal
@@ -11,10 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-_spec = importlib.util.spec_from_file_location("kill_and_resume", Path(__file__).with_name("kill_and_resume.py"))
-kill_and_resume = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(kill_and_resume)
-
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SETTINGS = {
     "epochs": 3,
     "warmup_epochs": 0,
@@ -38,10 +34,26 @@ def run(*args, **settings):
     return subprocess.run(command(*args, **settings), capture_output=True, text=True, timeout=300, check=False)
 
 
+def benchmark(name, out, *options):
+    command = [sys.executable, "-W", "ignore", str(BENCHMARKS / name), "--out", str(out), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+
+
 @pytest.mark.slow
-def test_kill_9_and_resume_three_times_ends_in_the_same_bits(capsys):
-    kill_and_resume.compare(times=3)
-    assert "3 kills" in capsys.readouterr().out
+def test_kills_of_one_process_and_of_two_ranks_end_in_the_same_bits(tmp_path):
+    ended = benchmark("kills.py", tmp_path, "--kills", "6", "--kinds", "alone", "ranks")
+    kept = "\n".join(path.read_text() for path in tmp_path.glob("kept/*.txt"))
+    assert ended.returncode == 0, ended.stderr + kept
+    (tally,) = json.loads((tmp_path / "tally.json").read_text()).values()
+    assert tally["alone"]["kills"] >= 4
+    assert tally["ranks"]["kills"] >= 2
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_or_read_only_costs_a_message_and_no_bit(tmp_path):
+    ended = benchmark("faults.py", tmp_path, "--every", "25")
+    assert ended.returncode == 0, ended.stderr
+    assert ", a slow disk and a jumping clock: 0 problems" in ended.stdout
 
 
 @pytest.mark.slow

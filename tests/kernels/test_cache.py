@@ -5,7 +5,9 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -180,3 +182,99 @@ def test_a_cache_that_is_a_link_is_refused_with_the_cure(fresh, tmp_path):
     fresh.symlink_to(tmp_path / "real")
     with pytest.raises(OSError, match="is a symbolic link; set XDG_CACHE_HOME"), cache.opened():
         pass
+
+
+@pytest.fixture
+def somebodys(tmp_path, monkeypatch):
+    """Runs work as a user who may do little, where this one may do all, in a folder that both reach."""
+    folder = Path(tempfile.mkdtemp(prefix="sage-snn-test-"))  # pytest's own folders are closed to others
+    user = SOMEBODY if os.geteuid() == 0 else os.geteuid()
+    (folder / "cpp").mkdir()
+    (folder / "cpp" / "answer.cpp").write_text(f"// {folder}\n{CODE}")
+    (folder / "home").mkdir()
+    for path in (folder, folder / "home"):
+        path.chmod(0o755)
+        os.chown(path, user, -1)
+    monkeypatch.setattr(native, "SOURCES", folder / "cpp")
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    for name in ("XDG_CACHE_HOME", "SAGE_SNN_KERNELS"):
+        monkeypatch.delenv(name, raising=False)
+    native.forget()
+    yield folder, user, lambda work: in_a_process_of(user, work)
+    native.forget()
+    shutil.rmtree(folder)
+
+
+def in_a_process_of(user, work):
+    """What `work` gives, as text; a fork, since not every user can read the interpreter's files."""
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        told = "it did not start"
+        try:
+            if os.geteuid() != user:
+                os.setgroups([])
+                os.setgid(user)
+                os.setuid(user)
+            told = str(work())
+        except BaseException as error:
+            told = repr(error)
+        finally:
+            os.write(writer, told.encode())
+            os._exit(0)
+    os.close(writer)
+    with open(reader) as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return told
+
+
+def answer():
+    library = native.library()
+    return "no library" if library is None else library.sage_answer()
+
+
+def test_an_unprivileged_user_has_a_cache_of_his_own(somebodys):
+    folder, user, as_somebody = somebodys
+    assert as_somebody(answer) == "42"
+    cached = folder / "home" / ".cache" / "sage_snn"
+    for path in (cached, *cached.iterdir()):
+        assert path.stat().st_uid == user
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+    before = library_in(cached).stat().st_mtime_ns
+    assert as_somebody(answer) == "42"  # from the cache
+    assert library_in(cached).stat().st_mtime_ns == before
+
+
+def test_an_unprivileged_user_runs_nothing_that_another_one_planted(somebodys, capfd):
+    folder, user, as_somebody = somebodys
+    assert as_somebody(answer) == "42"
+    cached = folder / "home" / ".cache" / "sage_snn"
+    name = library_name(cached)
+    (folder / "evil.cpp").write_text(CODE + EVIL % (folder / "owned"))
+    target = folder / name
+    subprocess.run(
+        [*native._compilers()[0], "-shared", "-fPIC", str(folder / "evil.cpp"), "-o", str(target)], check=True
+    )
+    content = target.read_bytes()
+    for suffix, planted in (("", content), (".sha256", cache._told(name, content))):
+        (cached / f"{name}{suffix}").unlink()
+        (cached / f"{name}{suffix}").write_bytes(planted)
+        (cached / f"{name}{suffix}").chmod(0o666)  # whose it is cannot be told from a file that all may write
+        if os.geteuid() == 0:
+            os.chown(cached / f"{name}{suffix}", user + 1, -1)
+    cached.chmod(0o777)
+    assert as_somebody(answer) == "42"
+    assert not (folder / "owned").exists()
+    assert stat.S_IMODE(cached.stat().st_mode) == 0o700
+    assert library_in(cached).stat().st_uid == user
+
+
+def test_a_cache_that_an_unprivileged_user_cannot_enter_is_no_obstacle(somebodys, capfd):
+    folder, _, as_somebody = somebodys
+    (folder / "home" / ".cache").mkdir()
+    (folder / "home" / ".cache").chmod(0o000)
+    try:
+        assert as_somebody(answer) == "42"
+    finally:
+        (folder / "home" / ".cache").chmod(0o700)
+    assert "not kept for the next time" in capfd.readouterr().err

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..files import require_room_for_zip
 from .dataset import Data, Images, moments, split
 from .digest import EXPECTED, KEYS, arrays_file
 from .errors import DataError
@@ -48,6 +49,7 @@ def _read(path: Path, wanted: Sequence[str] = ()) -> dict[str, np.ndarray]:
     try:
         # Opened here, because numpy leaves the file open when it is no zip file.
         with path.open("rb") as stream:
+            require_room_for_zip(stream)
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{path} is a single array; {EXPECTED}")
@@ -60,7 +62,7 @@ def _read(path: Path, wanted: Sequence[str] = ()) -> dict[str, np.ndarray]:
         raise
     except FileNotFoundError:
         raise DataError(f"{path} is not there; {EXPECTED}") from None
-    except (OSError, ValueError, EOFError, TypeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, TypeError, MemoryError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} cannot be read ({error}); {EXPECTED}") from None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from ..files import read_bytes
@@ -158,5 +158,9 @@ def _open(path: Path) -> Image.Image:
             return picture.convert("RGB")  # photographs come as L and CMYK, too
     except FileNotFoundError:
         raise DataError(f"{path} is gone: it was there when the folder was listed; copy it back") from None
+    except UnidentifiedImageError:
+        raise DataError(
+            f"{path} cannot be read as a picture (it is none of {', '.join(FORMATS)}); copy that file again"
+        ) from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(f"{path} cannot be read as a picture ({error}); copy that file again") from None

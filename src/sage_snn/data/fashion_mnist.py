@@ -15,6 +15,7 @@ from .errors import DataError
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+MOST = 64 * 2**20  # bytes of the largest file, unpacked: 47,040,016
 CURE = (
     "Debian's package dataset-fashion-mnist puts the files into "
     f"{DEBIAN}; elsewhere get them from https://github.com/zalandoresearch/fashion-mnist"
@@ -51,9 +52,12 @@ def _find(folder: Path, name: str) -> Path:
 def _read_idx(path: Path, dimensions: int) -> Tensor:
     """The bytes of an IDX file: two zeros, 8 for unsigned bytes, the number of dimensions, their sizes, the values."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(MOST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be unpacked ({error}): it is truncated or no gzip file; {CURE}") from None
+    if len(content) > MOST:
+        raise DataError(f"{path} holds more than {MOST:,} bytes, which is no file of this data set; {CURE}")
     expected = bytes((0, 0, 8, dimensions))
     if content[:4] != expected:
         raise DataError(f"{path} starts with {content[:4].hex(' ')}, an IDX file of this kind with {expected.hex(' ')}")

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -84,6 +85,31 @@ def _outlive_a_request_to_stop(_: int) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end_later)
+
+
+@contextmanager
+def telling_of_lost_workers() -> Iterator[None]:
+    """A worker that died is told in a line; torch has no error of its own for it, and raises it wherever one stands."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker"):
+            raise
+        raise _lost(str(error).splitlines()[0].rstrip(". ")) from None
+
+
+def _next(batches: Iterator[Batch | DataError]) -> Batch | DataError | None:
+    """The next one from the workers; None after the last."""
+    try:
+        with telling_of_lost_workers():
+            return next(batches, None)
+    except (ConnectionError, EOFError) as error:  # a worker took its end of a batch with it
+        raise _lost(str(error) or type(error).__name__) from None
+
+
+def _lost(told: str) -> DataError:
+    cure = "memory may be short: set fewer `workers`, and go on with --resume"
+    return DataError(f"a process that makes batches died ({told}); {cure}")
 
 
 class _Plan:
@@ -174,7 +200,8 @@ class Loader:
             return
         self._turn += 1
         turn, self._plan.requests = self._turn, requests
-        for batch in self._workers:
+        batches = iter(self._workers)
+        while (batch := _next(batches)) is not None:
             if isinstance(batch, DataError):
                 raise DataError(*batch.args)  # a new one: this frame would hold the old, and it this frame
             yield batch

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from .. import files
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # many times faster, where libyaml is there
+MOST_DIGITS = 40  # of a whole number
 MOST_VALUES = 100_000  # of a text whose aliases are written out: a few lines can stand for more than memory holds
 
 
@@ -31,7 +32,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         try:
             parsed[key.strip()] = parse_yaml(value)
         except yaml.YAMLError:
-            raise RecipeError(f"the value of {key.strip()} is not YAML: {value[:200]!r}") from None
+            cure = "put it in quotes, such as 'key=\"value\"'"
+            raise RecipeError(f"the value of {key.strip()[:200]} is not YAML: {value[:200]!r}; {cure}") from None
     return parsed
 
 
@@ -61,9 +63,10 @@ def read_text(
         return files.read_text(path), path.stem, path.parent
     except (OSError, UnicodeDecodeError, ValueError) as problem:
         if path.suffix in (".yaml", ".yml") or os.path.exists(path):
-            raise error(f"cannot read {source}: {problem}") from None
-        hint = f"{nearest(name, known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
-        raise error(f"no {what} {name!r}{hint}") from None
+            cure = "save it as UTF-8" if isinstance(problem, UnicodeDecodeError) else "give the path of a YAML file"
+            raise error(f"cannot read {source}: {problem}; {cure}") from None
+        hint = f"{nearest(name[:200], known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
+        raise error(f"no {what} {_shortened(name, 200)!r}{hint}") from None
 
 
 def parse_mapping(text: str, source: object, right: str, error: type[Exception]) -> dict[str, Any]:
@@ -71,7 +74,8 @@ def parse_mapping(text: str, source: object, right: str, error: type[Exception])
     try:
         fields = parse_yaml(text)
     except yaml.YAMLError as problem:
-        raise error(f"{source} is not YAML: {' '.join(str(problem).split())}") from None
+        why = " ".join(str(problem).replace('in "<unicode string>", ', "at ").split())
+        raise error(f"{source} is not YAML: {why}; mend it there") from None
     if not isinstance(fields, dict):
         raise error(f"{source} must be a mapping {right}")
     return fields
@@ -92,8 +96,10 @@ def parse_yaml(text: str) -> Any:
 
 
 def _values(node: Any, known: dict[int, int]) -> int:
-    """How many values a node stands for with its aliases written out."""
+    """How many values a node stands for with its aliases written out; numbers without end are refused on the way."""
     if id(node) not in known:
+        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > MOST_DIGITS:
+            raise yaml.YAMLError(f"a number of {len(node.value)} digits; write one of at most {MOST_DIGITS}")
         parts = node.value if isinstance(node, yaml.CollectionNode) else ()
         inner = [part for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,))]
         known[id(node)] = 1 + sum(_values(part, known) for part in inner)
@@ -124,18 +130,32 @@ def flat(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
+def listed(source: object, problems: Sequence[str]) -> str:
+    """One problem on the line of the file that has it, several on lines of their own."""
+    return f"{source}: {problems[0]}" if len(problems) == 1 else "\n  ".join((f"{source}:", *problems))
+
+
 def explain(problem: Any, kind_at: Callable[[list[str]], type[BaseModel]]) -> str:
     """A problem that pydantic found, in words; `kind_at` gives the model that stands at a path."""
     path = [str(part) for part in problem["loc"]]
     where = ".".join(path)
     if problem["type"] == "extra_forbidden":
-        return f"{where}: no such field{nearest(path[-1], kind_at(path[:-1]).model_fields)}"
+        known = kind_at(path[:-1]).model_fields
+        cure = nearest(path[-1], known) or f"; leave it out, or use one of {', '.join(known)}"
+        return f"{where[:200]}: no such field{cure}"
     if problem["type"] == "missing":
         return f"{where}: missing, and there is no default"
-    message = problem["msg"].removeprefix("Value error, ")
+    message = _shortened(problem["msg"].removeprefix("Value error, "))
     given = problem["input"]
-    shown = f", not {given!r}" if isinstance(given, str | int | float | bool | None) and where else ""
+    shown = (
+        f", not {_shortened(repr(given), 200)}" if isinstance(given, str | int | float | bool | None) and where else ""
+    )
     return f"{where}: {message}{shown}" if where else message
+
+
+def _shortened(text: str, most: int = 1000) -> str:
+    """Without its middle: a value may be as long as its file."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 
 
 def nearest(word: str, known: Any) -> str:

@@ -21,7 +21,7 @@ from ..data.augmentation import Augmentation, Probability
 from ..data.digest import arrays_digest, file_digest
 from ..data.errors import DataError
 from ..data.sets import DATASETS
-from .fields import RecipeError, explain, flat, merged, nearest, parse_mapping, read_text, shipped_names
+from .fields import RecipeError, explain, flat, listed, merged, nearest, parse_mapping, read_text, shipped_names
 from .inheritance import RIGHT, complete, read_fields, spelled_out
 from .losses import LOSSES, AnyLoss, CrossEntropyPart
 from .models import MODELS, AnyModel, SpikformerPart
@@ -272,8 +272,7 @@ def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recip
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
-        problems = "\n".join(f"  {explain(problem, _kind_at)}" for problem in error.errors())
-        raise RecipeError(f"{source}:\n{problems}") from None
+        raise RecipeError(listed(source, [explain(problem, _kind_at) for problem in error.errors()])) from None
 
 
 def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:

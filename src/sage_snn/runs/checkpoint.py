@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..files import read_bytes
+from ..files import read_bytes, require_room_for_zip
 from .folder import RunError, write_atomically
 
 VERSION = 2
@@ -62,8 +62,9 @@ def has_checkpoint(folder: Path) -> bool:
 def _open(path: Path) -> tuple[str, dict[str, Any] | None]:
     try:
         content = read_bytes(path)
+        require_room_for_zip(io.BytesIO(content))
     except OSError as error:  # another rank may just have set it aside
-        return f"it cannot be read ({error.strerror})", None
+        return f"it cannot be read ({error.strerror or error})", None
     parts = _NAME.fullmatch(path.name)
     if parts is None or parts[2] != _digest(content):
         return "its content is torn or not what was written", None

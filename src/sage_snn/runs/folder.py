@@ -1,5 +1,6 @@
 """The folder of a run: who may write it, and how nothing in it is ever half-written."""
 
+import errno
 import json
 import os
 import re
@@ -23,7 +24,8 @@ _BEFORE_THE_RECIPE = re.compile(
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp|epoch-\d+\.tmp")
 _PART = re.compile(r"epoch-([0-9]+)\.parquet")
 LOCK = ".lock"  # held while a process trains; one that was killed leaves the file, not the lock
-
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
 # Facts that other code relies on; what is of another kind was not written by a run.
 _FACTS = {"shape": dict, "versions": dict, "classes": list, "mean": list, "std": list, "threads": int, "ranks": int}
@@ -197,10 +199,12 @@ class RunFolder:
 
 @contextmanager
 def refusing_to_lose(folder: RunFolder) -> Iterator[None]:
-    """A full disk ends the run with a message; what was written before stays."""
+    """A disk that is full or cannot be written ends the run with a message; what was written before stays."""
     try:
         yield
     except OSError as error:
-        raise RunError(
-            f"cannot write to {folder.path}: {error.strerror}; the last checkpoint is intact: make room and --resume"
-        ) from None
+        if error.errno not in (*_FULL, *_CLOSED):
+            raise
+        cure = "make room and --resume" if error.errno in _FULL else "make it writable and --resume"
+        why = os.strerror(error.errno)
+        raise RunError(f"cannot write to {folder.path}: {why}; the last checkpoint is intact: {cure}") from None

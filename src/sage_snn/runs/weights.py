@@ -1,5 +1,6 @@
 """Weights from files, without executing code from them."""
 
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..data.digest import file_digest
+from ..files import require_room_for_zip
 from ..recipes.recipe import Recipe, weights_file
 from .folder import RunError, RunFolder
 
@@ -20,13 +22,21 @@ def read_weights(path: str | Path) -> dict[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        with path.open("rb") as file:
+            require_room_for_zip(file)
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises whatever the bytes lead it to
-        told = (str(error).splitlines() or [type(error).__name__])[0]
-        raise RunError(f"{path} cannot be read as weights: {told}; give a .safetensors or torch file") from None
+        raise RunError(f"{path} cannot be read as weights: {_why(error)}; give a .safetensors or torch file") from None
     if not _is_state_dict(loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded):
         raise RunError(f"{path} holds no weights by name; save model.state_dict(), and give that file")
     return loaded
+
+
+def _why(error: Exception) -> str:
+    """The first sentence; where torch refuses to execute what it found, it goes on to say how one could."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "it holds more than weights, or is torn, and nothing in it is executed"
+    return (str(error).splitlines() or [type(error).__name__])[0].partition(". ")[0]
 
 
 def _require_whole(file: Path) -> None:

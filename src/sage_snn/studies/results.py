@@ -18,10 +18,12 @@ from .. import files
 from ..recipes.fields import RecipeError, parse_yaml
 from ..recipes.recipe import Recipe, parse_recipe
 from ..runs.folder import RunError, RunFolder, epoch_parts, facts_in
+from ..screen import shown
 from .conditions import condition, condition_columns, condition_words, different_conditions
 from .labels import APPLIED, RECIPE, THREADS, is_context, labels, told, varying
 from .paper.settings import unusual
 
+_BYTES_OF_A_VALUE = 8  # at least, whatever it was packed into
 _METRICS = ("test_top1", "images_per_second")
 _SUMMARY = ("last_top1", "best_top1", "epochs", "parameters", "seconds", "peak_memory_mb")
 
@@ -248,9 +250,11 @@ def _parts(folder: Path) -> pd.DataFrame | None:
     for number, part in epoch_parts(folder):
         try:
             with pq.ParquetFile(io.BytesIO(files.read_bytes(part))) as file:
+                files.require_room(_BYTES_OF_A_VALUE * file.metadata.num_rows * file.metadata.num_columns)
                 rows = file.read()
-        except (OSError, ValueError) as error:
-            raise ResultError(f"{part} cannot be read ({error}); copy it again, or train it again") from None
+        except (OSError, ValueError, MemoryError) as error:
+            why = shown(" ".join(str(error).split()))
+            raise ResultError(f"{part} cannot be read ({why}); copy it again, or train it again") from None
         epoch = np.full(len(rows), number)
         tables.append(rows.append_column("epoch", pa.array(epoch)))
     if not tables:

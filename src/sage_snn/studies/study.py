@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from ..recipes.fields import RecipeError, explain, parse_mapping, read_text, shipped_names
+from ..recipes.fields import RecipeError, explain, listed, parse_mapping, read_text, shipped_names
 from ..recipes.recipe import Recipe, load_recipe
 from .labels import labels, varying
 from .mistakes import refuse_mistakes
@@ -157,8 +157,7 @@ def _validated(fields: Mapping[str, Any], source: str) -> Study:
     try:
         return Study.model_validate(fields)
     except ValidationError as error:
-        problems = "\n".join(f"  {explain(problem, _kind_at)}" for problem in error.errors())
-        raise StudyError(f"{source}:\n{problems}") from None
+        raise StudyError(listed(source, [explain(problem, _kind_at) for problem in error.errors()])) from None
 
 
 def _fields(source: str | Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Curves of a run for whoever draws them: TensorBoard, Weights & Biases, MLflow, as the recipe's `loggers` say."""
 
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,8 +36,13 @@ class TensorBoard:
     def __init__(self, folder: Path, first_epoch: int, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._epochs = SummaryWriter(str(folder), purge_step=first_epoch)
-        self._steps = SummaryWriter(str(folder / "steps"), purge_step=first_step + 1)
+        self._usual, threading.excepthook = threading.excepthook, self._hook  # before its threads begin
+        try:
+            self._epochs = SummaryWriter(str(folder), purge_step=first_epoch)
+            self._steps = SummaryWriter(str(folder / "steps"), purge_step=first_step + 1)
+        except OSError:
+            threading.excepthook = self._usual
+            raise
 
     def add(self, epoch: int, step: int, points: Points, by_step: dict[int, Points]) -> None:
         """Write, and let readers see it."""
@@ -50,8 +56,16 @@ class TensorBoard:
 
     def close(self, *, failed: bool) -> None:
         """Flush to disk."""
-        self._epochs.close()
-        self._steps.close()
+        try:
+            self._epochs.close()
+            self._steps.close()
+        finally:
+            threading.excepthook = self._usual
+
+    def _hook(self, failure: threading.ExceptHookArgs) -> None:
+        """TensorBoard's thread meets a full disk with a traceback; whoever writes next is told of it by an error."""
+        if not (isinstance(failure.exc_value, OSError) and "AsyncWriter" in type(failure.thread).__name__):
+            self._usual(failure)
 
 
 class Curves:

@@ -6,18 +6,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from lightning.fabric import Fabric
+from lightning.fabric.strategies.ddp import DDPStrategy
 
 from ..compat import precision_of
 from ..recipes.recipe import Recipe
 from ..runs.folder import RunError
 
 _SECONDS_TO_SPEAK = 5
+PATIENCE = timedelta(minutes=30)  # with a rank that does not answer; the first may be alone at work for minutes
 Made = TypeVar("Made")
 _PRECISION = {"32": "32-true", "16": "16-mixed", "bf16": "bf16-mixed"}
 
@@ -35,7 +38,7 @@ def build_fabric(recipe: Recipe) -> Fabric:
         accelerator="auto",
         devices=local,
         num_nodes=max(1, ranks // local),
-        strategy="ddp" if ranks > 1 else "auto",
+        strategy=DDPStrategy(timeout=PATIENCE) if ranks > 1 else "auto",
         precision=_PRECISION[_chosen_precision(recipe)],  # type: ignore[arg-type]
     )
     fabric.launch()

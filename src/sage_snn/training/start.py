@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 from lightning.fabric import Fabric
 
+from ..data.loader import telling_of_lost_workers
 from ..kernels.memory import keep_freed_memory
 from ..recipes.recipe import Recipe, load_recipe
 from ..recipes.stages import stage_recipes
 from ..runs.applied import kernels_on, require_same_means
 from ..runs.checkpoint import has_checkpoint
-from ..runs.folder import RunError, RunFolder
+from ..runs.folder import RunError, RunFolder, refusing_to_lose
 from ..runs.lock import locked
 from ..runs.weights import find_weights
 from .devices import applied_precision, build_fabric, by_the_first
@@ -43,7 +44,9 @@ def train(
     first = {} if init_from is None else {"init_from": str(Path(init_from).absolute())}
     recipe = load_recipe(recipe, dict(settings or {}) | first)
     folder = RunFolder(out if out is not None else default_folder(recipe))
-    return _train(recipe, folder, build_fabric(recipe), resume=resume, download=download, quiet=quiet)
+    # Around everything: what breaks while a run is closed because something else broke must not hide it.
+    with telling_of_lost_workers(), refusing_to_lose(folder):
+        return _train(recipe, folder, build_fabric(recipe), resume=resume, download=download, quiet=quiet)
 
 
 def _train(
