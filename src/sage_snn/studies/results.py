@@ -261,6 +261,7 @@ def _parts(folder: Path) -> pd.DataFrame | None:
         return None
     joined = pa.concat_tables(tables, promote_options="permissive")  # a column without a value has no type of its own
     # Lists stay Arrow's: pandas would make an object of each, which takes longer than to read them.
+    joined = joined.replace_schema_metadata()  # what pandas wrote of its index, for itself; damage there is no loss
     return joined.to_pandas(types_mapper=lambda kind: pd.ArrowDtype(kind) if pa.types.is_list(kind) else None)
 
 
