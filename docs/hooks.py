@@ -8,14 +8,14 @@ from latex2mathml.converter import convert
 # As pymdownx.arithmatex writes them with `generic: true`.
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 FENCE = re.compile(r"^(```\w+) [^\n]*$", re.MULTILINE)  # words after the language are for the tests
-FOLDER = re.compile(r"\[([^\]]+)\]\(runs\)")  # files of runs are in the repository, not on the site
+BESIDE = re.compile(r"\[([^\]]+)\]\((?:runs|\.\./[A-Z]+\.md)\)")  # runs and SECURITY.md are in the repository, not on the site
 EXAMPLE = re.compile(r"\]\(\.\./(?:\.\./)?examples/([\w.]+)\)")
 
 
 def on_page_markdown(markdown, *, page, **_):
     """Scripts in examples/ are shown on a page of the site."""
     up = "../" * page.file.src_uri.count("/")
-    markdown = FOLDER.sub(r"\1", FENCE.sub(r"\1", markdown))
+    markdown = BESIDE.sub(r"\1", FENCE.sub(r"\1", markdown))
     return EXAMPLE.sub(lambda link: f"]({up}examples.md#{link[1].replace('.', '')})", markdown)
 
 
