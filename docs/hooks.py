@@ -8,7 +8,8 @@ from latex2mathml.converter import convert
 # As pymdownx.arithmatex writes them with `generic: true`.
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 FENCE = re.compile(r"^(```\w+) [^\n]*$", re.MULTILINE)  # words after the language are for the tests
-BESIDE = re.compile(r"\[([^\]]+)\]\((?:runs|\.\./[A-Z]+\.md)\)")  # runs and SECURITY.md are in the repository, not on the site
+# In the repository, not on the site: files of runs, SECURITY.md.
+BESIDE = re.compile(r"\[([^\]]+)\]\((?:runs|\.\./[A-Z]+\.md)\)")
 EXAMPLE = re.compile(r"\]\(\.\./(?:\.\./)?examples/([\w.]+)\)")
 
 
