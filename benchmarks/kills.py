@@ -56,6 +56,7 @@ def ranks(out: Path) -> None:
 
 
 def rank(out: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as in ranks of torchrun's own: a fork has the launcher's handler
     with suppress(SystemExit):
         train("digits", out, settings=SMALL, resume=True, quiet=True)
 

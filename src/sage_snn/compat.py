@@ -109,7 +109,8 @@ def may_be_captured(tensor: Tensor) -> bool:
 
 def is_capturing(tensor: Tensor) -> bool:
     """Is what is asked of the tensor's device recorded in a CUDA graph at this moment, to be done later?"""
-    return tensor.is_cuda and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
+    may_be = tensor.is_cuda and torch.cuda.is_initialized() and not torch.compiler.is_compiling()
+    return may_be and torch.cuda.is_current_stream_capturing()
 
 
 # What the batch normalisations of all dimensions have in common.

@@ -1,5 +1,6 @@
 import errno
 import os
+import sys
 
 import pytest
 import torch
@@ -99,3 +100,23 @@ def test_an_atomic_write_replaces_the_whole_file(tmp_path):
     write_atomically(path, b"short")
     assert path.read_bytes() == b"short"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_stop_while_a_checkpoint_is_read_does_not_set_it_aside(tmp_path):
+    class StoppedError(Exception):
+        pass
+
+    def stop(frame, event, _):  # as a handler of signals does: in the middle of whatever runs
+        if event == "call" and frame.f_code is torch.load.__code__:
+            raise StoppedError
+
+    for step in (1, 2):
+        path = save_checkpoint(tmp_path, step, state(step))
+    sys.setprofile(stop)
+    try:
+        with pytest.raises(StoppedError):
+            load_checkpoint(tmp_path, set_aside=True)
+    finally:
+        sys.setprofile(None)
+    assert path.exists()
+    assert load_checkpoint(tmp_path)["step"] == 2

@@ -70,14 +70,14 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
     """Of so many positions one is computed. What does not fit together goes to torch, which says why."""
     operands = [weight] if bias is None else [weight, bias]
     return (
-        inputs >= _INPUTS
+        path(x) == "C++"  # first: a graph that is exported is to know nothing of how large its batch must be
+        and inputs >= _INPUTS
         and len(weight) >= _OUTPUTS
         and x.numel() >= _ROWS * inputs * left_out
         and weight.shape[1] == inputs
         and (bias is None or bias.shape == weight.shape[:1])
         and all(operand.dtype == x.dtype and operand.device == x.device for operand in operands)
         and x.dtype in SUFFIX
-        and path(x) == "C++"
         and not are_off()
         and not torch.is_autocast_enabled(x.device.type)
         # Whoever counts or records torch's operations is to see them.

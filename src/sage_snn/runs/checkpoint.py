@@ -2,7 +2,9 @@
 
 import hashlib
 import io
+import pickle
 import re
+import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,11 @@ from .folder import RunError, write_atomically
 VERSION = 2
 READABLE = (1, 2)  # 1 has nothing of ranks and of random generators
 KEEP = 2
+# What bytes lead torch to. Not all exceptions: one that a handler of signals raises meanwhile says nothing of the file.
+_UNREADABLE = (
+    *(pickle.UnpicklingError, struct.error, RuntimeError, ValueError, TypeError, LookupError, AttributeError),
+    *(ArithmeticError, AssertionError, EOFError, ImportError, MemoryError, OSError),
+)
 _NAME = re.compile(r"step-(\d{9})-([0-9a-f]{16})\.pt")
 
 
@@ -70,7 +77,7 @@ def _open(path: Path) -> tuple[str, dict[str, Any] | None]:
         return "its content is torn or not what was written", None
     try:
         loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises whatever the bytes lead it to
+    except _UNREADABLE as error:
         return f"it cannot be read ({type(error).__name__})", None
     if not isinstance(loaded, dict) or loaded.get("version") not in READABLE:
         return f"it is of another version than {' or '.join(map(str, READABLE))}", None
