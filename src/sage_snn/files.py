@@ -1,6 +1,7 @@
 """Files that anybody may have written: read only if they are files at all, and of a size that can be meant."""
 
 import errno
+import io
 import json
 import os
 import stat
@@ -41,14 +42,20 @@ def require_room(unpacked: int) -> None:
 
 
 def require_room_for_zip(file: IO[bytes]) -> None:
-    """The same for a zip file: a few MB may stand for more than memory holds; nothing where it is no zip file."""
+    """The same for a zip file: a few MB may stand for more than memory holds.
+
+    Nothing where it is no zip file, and nothing where it is as large as what is in it, as torch's own are: a checkpoint
+    that is whole must not be refused because memory is short for a moment.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())  # no more than that is ever unpacked
     except Exception:  # whatever the bytes lead to: who reads the file will say what it is
         unpacked = 0
+    size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    require_room(unpacked)
+    if unpacked > size:
+        require_room(unpacked)
 
 
 def _free_memory() -> int:

@@ -15,7 +15,7 @@ from sage_snn import files
 from sage_snn.data import DataError, load_data
 from sage_snn.recipes import RecipeError, load_recipe
 from sage_snn.runs import RunError
-from sage_snn.runs.checkpoint import load_checkpoint
+from sage_snn.runs.checkpoint import load_checkpoint, save_checkpoint
 from sage_snn.runs.weights import read_weights
 from sage_snn.studies.results import ResultError, _parts
 
@@ -83,6 +83,11 @@ def test_weights_and_checkpoints_that_unpack_to_more_than_there_is_room_for(tmp_
     (tmp_path / f"step-000000001-{hashlib.sha256(content).hexdigest()[:16]}.pt").write_bytes(content)
     with pytest.raises(RunError, match=r"it unpacks to .* GB.*; copy them there again"):
         load_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_as_torch_writes_it_is_read_when_memory_is_short(tmp_path, little_room):
+    save_checkpoint(tmp_path, 1, {"weights": torch.zeros(4 * ROOM // 4)})
+    assert len(load_checkpoint(tmp_path)["weights"]) == ROOM
 
 
 def test_deflated_weights_within_the_room_are_read(tmp_path):
