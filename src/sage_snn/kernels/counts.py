@@ -101,6 +101,5 @@ register(
     "Tensor? thresholds=None, Tensor? time_constant=None) -> Tensor",
     _fire,
     _fake_fire,
-    "counts",
 )
-register("pool_counts(Tensor x) -> Tensor", _pool_counts, _pooled, "counts")
+register("pool_counts(Tensor x) -> Tensor", _pool_counts, _pooled)
