@@ -1,4 +1,6 @@
 import hashlib
+import struct
+import zipfile
 
 import numpy as np
 import pytest
@@ -89,6 +91,17 @@ def test_training_and_test_arrays_must_fit_together(tmp_path, changed, message):
     arrays |= {"test_images": pixels(8, 6, 6), "test_labels": LABELS[:8]}
     with pytest.raises(DataError, match=message):
         load_data("arrays", save(tmp_path, **(arrays | changed)))
+
+
+def test_a_damaged_header_is_not_quoted_at_length(tmp_path):
+    path = tmp_path / "mine.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        header = "{'descr': '|u1', 'shape': (" + "9, " * 2000 + "\n"
+        file.writestr("images.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        file.writestr("labels.npy", b"")
+    with pytest.raises(DataError, match=r"mine\.npz cannot be read") as error:
+        load_data("arrays", path)
+    assert len(str(error.value)) < 700
 
 
 def test_files_that_are_no_npz_are_named(tmp_path):

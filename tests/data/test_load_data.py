@@ -62,13 +62,13 @@ def test_a_subset_larger_than_the_set_says_how_many_there_are(count):
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits", "fashion-mnist"}))
 def test_a_missing_folder_is_asked_for(name):
     with pytest.raises(DataError, match=rf"{name} needs .*--data-dir"):
-        load_data(name)
+        load_data(name, time_steps=2)
 
 
 @pytest.mark.parametrize("name", sorted(set(DATASETS) - {"digits"}))
 def test_a_folder_that_is_not_there_is_named(name, tmp_path):
     with pytest.raises(DataError, match="nowhere is not there"):
-        load_data(name, tmp_path / "nowhere")
+        load_data(name, tmp_path / "nowhere", time_steps=2)
 
 
 def test_options_of_other_sets_are_refused(tmp_path):

@@ -32,6 +32,27 @@ def test_the_authors_weights_give_the_authors_logits(form, patch, size, training
     torch.testing.assert_close(ours(images), twin(images), rtol=1e-9, atol=1e-9)
 
 
+def test_events_and_the_scale_of_the_authors_network_for_them_give_its_logits():
+    torch.manual_seed(0)
+    twin = _twin.OfficialTwin(depth=2, dim=32, heads=4, time_steps=1, classes=10, form="imagenet", patch=16).double()
+    ours = spikformer(2, 32, 4, 3, image_size=64, patch_size=16, form="imagenet", attention_scale=0.25).double()
+    for block in twin.block:
+        block.attn.scale = 0.25
+        for part in ("q", "k", "v"):  # so that enough of them fire for the scale to matter
+            torch.nn.init.ones_(getattr(block.attn, f"{part}_bn").bias)
+    unused = {"pos_embed": torch.zeros(1, 16, 32), "norm.weight": torch.ones(32), "norm.bias": torch.zeros(32)}
+    load_official_state_dict(ours, twin.state_dict() | unused)
+    events = torch.poisson(torch.full((3, 4, 3, 64, 64), 0.7, dtype=torch.float64)) * 2
+    tokens = twin.patch_embed(events).flatten(-2)
+    for block in twin.block:
+        tokens = block(tokens)
+    expected = twin.head(tokens.mean(-1).mean(0))
+    torch.testing.assert_close(ours(events), expected, rtol=1e-9, atol=1e-9)
+    plain = spikformer(2, 32, 4, 3, image_size=64, patch_size=16, form="imagenet").double()
+    plain.load_state_dict(ours.state_dict())
+    assert not torch.allclose(plain(events), expected)
+
+
 @pytest.mark.parametrize(("form", "patch", "size"), FORMS)
 @pytest.mark.parametrize("layer_norms", [True, False])
 def test_names_and_shapes_survive_both_ways(form, patch, size, layer_norms):

@@ -201,6 +201,7 @@ def test_unknown_axes_are_refused_with_the_nearest_right_one():
     assert_refused(r"no recipe field 'time_steps'; did you mean 'model.time_steps'\?", axes={"time_steps": [1]})
     assert_refused(r"no recipe field 'policy.gian'; did you mean 'policy.gain'\?", axes={"policy.gian": [1]})
     assert_refused(r"no recipe field 'modle.dim'; did you mean 'model.dim'\?", settings={"modle.dim": 16})
+    assert_refused(r"no recipe field 'xyzzy'; leave it out, or see what `sage-snn recipes", axes={"xyzzy": [1]})
     assert_refused("data_dir does not change a result", axes={"data_dir": ["a", "b"]})
 
 

@@ -1,6 +1,5 @@
 """Images of one's own: an .npz file of arrays."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from ..files import require_room_for_zip
 from .dataset import Data, Images, moments, split
 from .digest import EXPECTED, KEYS, arrays_file
-from .errors import DataError
+from .errors import UNREADABLE, DataError
 
 
 def load(folder: Path | None) -> Data:
@@ -56,14 +55,15 @@ def _read(path: Path, wanted: Sequence[str] = ()) -> dict[str, np.ndarray]:
             wanted = wanted or (("images", "labels") if "images" in file else KEYS)
             missing = [key for key in wanted if key not in file]
             if missing:
-                raise DataError(f"{path} lacks {', '.join(missing)} (it has {', '.join(file.files)}); {EXPECTED}")
+                raise DataError(f"{path} lacks {', '.join(missing)} (it has {', '.join(file.files)[:300]}); {EXPECTED}")
             return {key: _array(path, file, key) for key in wanted}
     except DataError:
         raise
     except FileNotFoundError:
         raise DataError(f"{path} is not there; {EXPECTED}") from None
-    except (OSError, ValueError, EOFError, TypeError, MemoryError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read ({error}); {EXPECTED}") from None
+    except UNREADABLE as error:
+        why = str(error)[:300]  # numpy quotes a damaged header whole
+        raise DataError(f"{path} cannot be read ({why}); {EXPECTED}") from None
 
 
 def _array(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:

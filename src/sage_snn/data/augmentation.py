@@ -15,10 +15,12 @@ OPERATIONS = frozenset(
     | {"TranslateYRel", "PosterizeOriginal", "SolarizeAdd", "Desaturate", "GaussianBlur", "GaussianBlurRand"}
     | {name + ending for name in _LEVELS for ending in ("", "Increasing")}
 )
+EventOperation = Literal["Identity", "ShearX", "TranslateX", "TranslateY", "Rotate", "Cutout"]
+_OF_IMAGES = ("shift", "rand_augment", "operations", "auto_augment", "cutout", "crop_scale", "erasing")
 
 
 class Augmentation(BaseModel):
-    """Augmentation of training images; the defaults change nothing."""
+    """Augmentation of training images or events; the defaults change nothing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -36,6 +38,7 @@ class Augmentation(BaseModel):
     mixup_probability: Probability = 1.0  # of a batch, for mixup and cutmix
     mixup_off_epoch: int | None = Field(None, ge=0)  # the first epoch without; None: always on
     smoothing: float = Field(0.0, ge=0, lt=1)
+    event_operations: tuple[EventOperation, ...] = ()  # one of them for all frames of a recording of events
 
     @field_validator("rand_augment")
     @classmethod
@@ -73,3 +76,14 @@ class Augmentation(BaseModel):
         if self.operations is not None and "-t" in (self.rand_augment or ""):
             raise ValueError("rand_augment names a list of operations (-t...) and operations another; keep one")
         return self
+
+    def require_for(self, *, events: bool) -> None:
+        """A ValueError where something belongs to images and the data is events, or the other way round."""
+        wrong = _OF_IMAGES if events else ("event_operations",)
+        for name in wrong:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                cure = "flip, event_operations, mixup, cutmix and smoothing" if events else "rand_augment"
+                there, here = ("images", "events") if events else ("events", "images")
+                raise ValueError(
+                    f"augmentation.{name} is for {there}, and the data is {here}; remove it, or use {cure}"
+                )

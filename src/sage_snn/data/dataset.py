@@ -1,9 +1,11 @@
 """Labelled sets of images, and what every loader of them shares: choosing, checking, measuring."""
 
 import io
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import torch
 from PIL import Image, UnidentifiedImageError
@@ -16,19 +18,15 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")  # whatever a file is called: fo
 
 
 @dataclass(frozen=True, eq=False)
-class Images:
-    """A labelled set: pixels in memory, uint8 (n, C, H, W), or the paths of picture files; labels int64 (n,)."""
+class Labelled:
+    """A labelled set of anything: pixels in memory, or the paths of files; labels int64 (n,)."""
+
+    is_events: ClassVar[bool] = False  # then time comes first, and a batch is (T, B, C, H, W)
 
     pixels: Tensor | Sequence[Path]
     labels: Tensor
 
     def __post_init__(self) -> None:
-        if isinstance(self.pixels, Tensor):
-            shape = tuple(self.pixels.shape)
-            if self.pixels.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3):
-                raise DataError(
-                    f"pixels must be uint8 of shape (n, 1 or 3, height, width), not {self.pixels.dtype} {shape}"
-                )
         if self.labels.dtype != torch.int64 or self.labels.dim() != 1:
             raise DataError(f"labels must be int64 of shape (n,), not {self.labels.dtype} {tuple(self.labels.shape)}")
         if len(self.pixels) != len(self.labels):
@@ -37,8 +35,53 @@ class Images:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    @abstractmethod
+    def channels(self) -> int:
+        """Of every item."""
+
+    @abstractmethod
+    def item(self, index: int) -> Any:
+        """One of them, as a transform takes it."""
+
+    def select(self, indices: Tensor) -> Self:
+        """The items of these indices, in this order."""
+        pixels = self.pixels
+        chosen = pixels[indices] if isinstance(pixels, Tensor) else [pixels[i] for i in indices.tolist()]
+        return replace(self, pixels=chosen, labels=self.labels[indices])
+
+    def subset(self, n: int, seed: int, number: int = 0) -> Self:
+        """`n` items with every class in its share, the same ones for the same seed, in their old order.
+
+        Subsets of two numbers share no item.
+        """
+        return self if n == len(self) and not number else self.select(stratified(self.labels, n, seed, number))
+
+
+@dataclass(frozen=True, eq=False)
+class Images(Labelled):
+    """A labelled set: pixels in memory, uint8 (n, C, H, W), or the paths of picture files; labels int64 (n,)."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.pixels, Tensor):
+            shape = tuple(self.pixels.shape)
+            if self.pixels.dtype != torch.uint8 or len(shape) != 4 or shape[1] not in (1, 3):
+                raise DataError(
+                    f"pixels must be uint8 of shape (n, 1 or 3, height, width), not {self.pixels.dtype} {shape}"
+                )
+        super().__post_init__()
+
     def __repr__(self) -> str:
         return f"<{len(self)} images>"
+
+    @property
+    def channels(self) -> int:
+        """Of every image; those in files are read in colour."""
+        return self.pixels.shape[1] if isinstance(self.pixels, Tensor) else 3
+
+    def item(self, index: int) -> Image.Image:
+        """The same as `picture`."""
+        return self.picture(index)
 
     def picture(self, index: int) -> Image.Image:
         """One image, mode L for pixels of one channel in memory and RGB for all others."""
@@ -49,27 +92,17 @@ class Images:
         # Half the time of Image.fromarray, which is felt with images this small.
         return Image.frombytes("L" if channels == 1 else "RGB", (width, height), pixels.tobytes())
 
-    def select(self, indices: Tensor) -> "Images":
-        """The images of these indices, in this order."""
-        pixels = self.pixels
-        chosen = pixels[indices] if isinstance(pixels, Tensor) else [pixels[i] for i in indices.tolist()]
-        return Images(chosen, self.labels[indices])
-
-    def subset(self, n: int, seed: int, number: int = 0) -> "Images":
-        """`n` images with every class in its share, the same ones for the same seed, in their old order.
-
-        Subsets of two numbers share no image.
-        """
-        return self if n == len(self) and not number else self.select(stratified(self.labels, n, seed, number))
-
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A classification task: square images of `size` pixels, to be normalised by `mean` and `std` per channel."""
+    """A classification task: square images of `size` pixels, to be normalised by `mean` and `std` per channel.
+
+    Or recordings of events, which are counts: without a mean and a deviation.
+    """
 
     name: str
-    train: Images
-    test: Images
+    train: Labelled
+    test: Labelled
     classes: tuple[str, ...]
     channels: int
     size: int
@@ -86,13 +119,18 @@ class Data:
                     f"{self.name}: label {int(images.labels[wrong[0]])} of {part} image {wrong[0]} is outside "
                     f"0..{len(self.classes) - 1} ({len(wrong)} such); number the {len(self.classes)} classes from 0"
                 )
-            channels = images.pixels.shape[1] if isinstance(images.pixels, Tensor) else 3
-            if channels != self.channels:
+            if (channels := images.channels) != self.channels:
                 raise DataError(
                     f"{self.name}: {part} images have {channels} channels, expected {self.channels}; convert them"
                 )
-        if not len(self.mean) == len(self.std) == self.channels:
-            raise DataError(f"{self.name}: mean and std need {self.channels} values each")
+        normalised = 0 if self.is_events else self.channels
+        if not len(self.mean) == len(self.std) == normalised:
+            raise DataError(f"{self.name}: mean and std need {normalised} values each")
+
+    @property
+    def is_events(self) -> bool:
+        """Recordings of events, or images?"""
+        return self.train.is_events
 
     @property
     def shape(self) -> dict[str, int]:

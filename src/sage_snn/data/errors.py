@@ -1,5 +1,15 @@
 """What can be wrong with data."""
 
+import zipfile
+import zlib
+from tokenize import TokenError
+
+# What numpy and zipfile raise about damaged arrays; numpy reads an array's header as Python's tokens.
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, TypeError, MemoryError, SyntaxError),
+    *(TokenError, zipfile.BadZipFile, zlib.error),
+)
+
 
 class DataError(ValueError):
     """Something about the data is wrong; the message says what, and the cure."""

@@ -4,14 +4,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from .dataset import Images
+from .dataset import Labelled
 from .errors import DataError
 from .randomness import borrowed, digest, reseed
 from .transform import Transform
@@ -25,7 +24,7 @@ def usable_cores() -> int:
 
 
 class Batch(NamedTuple):
-    """Images (B, C, H, W) float32, their labels (B,) and their places in the set (B,), both int64."""
+    """Images (B, C, H, W) or events (T, B, C, H, W), float32, their labels (B,) and places in the set (B,), int64."""
 
     images: Tensor
     labels: Tensor
@@ -42,7 +41,7 @@ class Request(NamedTuple):
 class _Maker:
     """Makes batches on request, in this process or in a worker."""
 
-    def __init__(self, images: Images, transform: Callable[[Image.Image], Tensor], seed: int, seeded: bool) -> None:
+    def __init__(self, images: Labelled, transform: Callable[[Any], Tensor], seed: int, seeded: bool) -> None:
         self.images, self.transform, self.seed, self.seeded = images, transform, seed, seeded
         self.is_plain = isinstance(transform, Transform) and transform.is_plain_for(images.pixels)
 
@@ -54,14 +53,15 @@ class _Maker:
         pixels = self.images.pixels
         if self.is_plain and isinstance(pixels, Tensor) and isinstance(self.transform, Transform):
             return self.transform.batch(pixels[indices])
+        axis = int(self.images.is_events)  # time comes first
         if not self.seeded:
-            return torch.stack([self.transform(self.images.picture(i)) for i in request.indices])
+            return torch.stack([self.transform(self.images.item(i)) for i in request.indices], axis)
         with borrowed():
-            return torch.stack([self._image(request.epoch, i) for i in request.indices])
+            return torch.stack([self._image(request.epoch, i) for i in request.indices], axis)
 
     def _image(self, epoch: int, index: int) -> Tensor:
         reseed(self.seed, epoch, index)
-        return self.transform(self.images.picture(index))
+        return self.transform(self.images.item(index))
 
 
 class _Worker:
@@ -130,8 +130,8 @@ class Loader:
 
     def __init__(
         self,
-        images: Images,
-        transform: Callable[[Image.Image], Tensor],
+        images: Labelled,
+        transform: Callable[[Any], Tensor],
         batch_size: int,
         *,
         seed: int = 0,

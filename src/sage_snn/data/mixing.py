@@ -9,12 +9,15 @@ from torch import Tensor
 if TYPE_CHECKING:
     from .augmentation import Augmentation
 
+BATCH = -4  # its axis, whether time comes before it or not
+
 
 def mix(
     images: Tensor, labels: Tensor, classes: int, augmentation: "Augmentation", epoch: int, generator_seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Mixed images (B, C, H, W) and soft targets (B, classes), smoothed; the seed alone decides the mixture.
+    """Mixed images (B, C, H, W) or events (T, B, C, H, W), and soft targets (B, classes), smoothed.
 
+    The seed alone decides the mixture.
     timm's class refuses odd batches and draws from numpy's global state; seeded alike, it gives the same bits.
     """
     draw = np.random.RandomState((generator_seed ^ generator_seed >> 32) % 2**32)
@@ -22,7 +25,7 @@ def mix(
     if is_cutmix and share < 1:
         images, share = _paste(images, share, draw)
     elif share < 1:
-        images = images.mul(share).add_(images.flip(0).mul_(1 - share))
+        images = images.mul(share).add_(images.flip(BATCH).mul_(1 - share))
     low = augmentation.smoothing / classes
     targets = torch.full((len(labels), classes), low, device=images.device)
     targets.scatter_(1, labels.view(-1, 1), 1 - augmentation.smoothing + low)
@@ -49,5 +52,5 @@ def _paste(images: Tensor, share: float, draw: np.random.RandomState) -> tuple[T
     top, bottom = max(row - cut_height // 2, 0), min(row + (cut_height + 1) // 2, height)
     left, right = max(column - cut_width // 2, 0), min(column + (cut_width + 1) // 2, width)
     mixed = images.clone()
-    mixed[..., top:bottom, left:right] = images.flip(0)[..., top:bottom, left:right]
+    mixed[..., top:bottom, left:right] = images.flip(BATCH)[..., top:bottom, left:right]
     return mixed, 1 - (bottom - top) * (right - left) / (height * width)

@@ -7,13 +7,24 @@ from .cutout import Cutout
 from .dataset import Data
 from .erasing import eraser
 from .errors import DataError
+from .event_transform import EventTransform
 from .transform import Fit, Transform
 
 _COLOUR = {"Color", "ColorIncreasing", "Desaturate"}  # these leave a grey image as it is
 
 
-def train_transform(augmentation: Augmentation, data: Data) -> Transform:
-    """Picture -> normalised tensor (C, size, size), in the order of timm's create_transform; mix and erase later."""
+def train_transform(augmentation: Augmentation, data: Data) -> Transform | EventTransform:
+    """Picture -> normalised tensor (C, size, size), in the order of timm's create_transform; mix and erase later.
+
+    Of events: frames -> frames (T, 2, size, size).
+    """
+    augmentation.require_for(events=data.is_events)
+    if data.is_events:
+        return EventTransform(augmentation.flip, augmentation.event_operations)
+    return _image_transform(augmentation, data)
+
+
+def _image_transform(augmentation: Augmentation, data: Data) -> Transform:
     from timm.data.transforms import RandomResizedCropAndInterpolation
     from torchvision.transforms import AutoAugment, AutoAugmentPolicy, RandomCrop, RandomHorizontalFlip
 
@@ -38,8 +49,10 @@ def train_transform(augmentation: Augmentation, data: Data) -> Transform:
     return Transform(fit, tuple(steps), data.mean, data.std)
 
 
-def test_transform(data: Data) -> Transform:
+def test_transform(data: Data) -> Transform | EventTransform:
     """The same for evaluation."""
+    if data.is_events:
+        return EventTransform()
     return plain_transform(data.size, data.mean, data.std, in_files=not hasattr(data.test.pixels, "shape"))
 
 
@@ -52,16 +65,20 @@ def plain_transform(size: int, mean: tuple[float, ...], std: tuple[float, ...], 
 def describe(augmentation: Augmentation, data: Data) -> list[str]:
     """What is really applied to the training images, read from the transform as it was built."""
     transform = train_transform(augmentation, data)
-    lines = [f"resize to {data.size} px where needed" if isinstance(transform.fit, Fit) else repr(transform.fit)]
-    for step in transform.steps:
-        lines.append(_in_words(step, augmentation))
-    lines.append(f"normalise by mean {data.mean}, std {data.std}")
+    lines = transform.in_words() if isinstance(transform, EventTransform) else _steps(transform, augmentation)
     until = "" if augmentation.mixup_off_epoch is None else f" before epoch {augmentation.mixup_off_epoch}"
     for name in ("mixup", "cutmix"):
         if alpha := getattr(augmentation, name):
             lines.append(f"{name} {alpha} with probability {augmentation.mixup_probability}{until}")
     lines += [repr(eraser(augmentation.erasing))] if augmentation.erasing else []
     return lines + [f"label smoothing {augmentation.smoothing}"] * (augmentation.smoothing > 0)
+
+
+def _steps(transform: Transform, augmentation: Augmentation) -> list[str]:
+    fit = transform.fit
+    lines = [f"resize to {fit.size} px where needed" if isinstance(fit, Fit) else repr(fit)]
+    lines += [_in_words(step, augmentation) for step in transform.steps]
+    return [*lines, f"normalise by mean {transform.mean}, std {transform.std}"]
 
 
 def _in_words(step: Any, augmentation: Augmentation) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .errors import DataError
 
 if TYPE_CHECKING:
-    from .dataset import Data, Images
+    from .dataset import Data, Labelled
 
 DATASETS = {  # name -> module and function
     "digits": "digits:load",
@@ -19,7 +19,11 @@ DATASETS = {  # name -> module and function
     "tiny-imagenet200": "imagenet:load_tiny",
     "fashion-mnist": "fashion_mnist:load",
     "arrays": "arrays:load",
+    "n-mnist": "event_sets:load_n_mnist",
+    "cifar10-dvs": "event_sets:load_cifar10_dvs",
+    "dvs128-gesture": "event_sets:load_dvs128_gesture",
 }
+EVENTS = ("n-mnist", "cifar10-dvs", "dvs128-gesture")  # recordings of event cameras, not images
 
 SUBSET_SEED = 0  # the subset is part of the task, not of the run: every seed trains on the same images
 
@@ -34,10 +38,11 @@ def load_data(
     download: bool = False,
     classes_file: str | Path | None = None,
     per_class: int | None = 640,
+    time_steps: int | None = None,
 ) -> "Data":
     """The data set of that name, cut to stratified subsets where `train_images` or `test_images` ask for them.
 
-    Subsets of another number share no image with these.
+    Subsets of another number share no image with these. Recordings of events become `time_steps` frames each.
     """
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, 1, cutoff=0.4)
@@ -52,6 +57,10 @@ def load_data(
         options.update(classes_file=classes_file, per_class=per_class)
     elif classes_file is not None:
         raise DataError(f"{name} has its own classes; classes_file belongs to imagenet200")
+    if name in EVENTS:
+        if time_steps is None:
+            raise DataError(f"{name} has recordings of events; say into how many frames to divide each (time_steps)")
+        options["frames"] = time_steps
     module, _, function = DATASETS[name].partition(":")
     load = getattr(import_module(f".{module}", __package__), function)
     data = load(None if folder is None else Path(folder).expanduser(), **options)
@@ -61,7 +70,7 @@ def load_data(
 def _cut(data: "Data", train_images: int | None, test_images: int | None, subset: int) -> "Data":
     parts = {}
     for part, wanted in (("train", train_images), ("test", test_images)):
-        images: Images = getattr(data, part)
+        images: Labelled = getattr(data, part)
         if wanted is not None and not 1 <= wanted <= len(images):
             raise DataError(f"{part}_images is {wanted}, but {data.name} has {len(images)} {part} images")
         parts[part] = images if wanted is None else images.subset(wanted, SUBSET_SEED, subset)

@@ -47,7 +47,7 @@ def spikformer(
     form: str = "cifar",
     **options: Any,
 ) -> Spikformer:
-    """The official Spikformer of any size; `form` is "cifar" or "imagenet". Further options: `mlp_ratio`, `neuron`.
+    """The official Spikformer of any size; `form` is "cifar" or "imagenet". Further options: those of `Spikformer`.
 
     Args:
         depth: blocks.
@@ -59,7 +59,7 @@ def spikformer(
         patch_size: side of a token, in pixels.
         in_channels: channels of the images or events.
         form: "cifar" or "imagenet": how the stem pools.
-        **options: `mlp_ratio` and `neuron` of `Spikformer`.
+        **options: `mlp_ratio`, `attention_scale` and `neuron` of `Spikformer`.
     """
     sizes = (depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels)
     return Spikformer(*sizes, form=form, **options)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ _RULES = [
     (r"head", lambda: "head"),
 ]
 _PARTS = {"query": "q", "key": "k", "value": "v", "projection": "proj", "first": "fc1", "second": "fc2"}
+_NEVER_CALLED = r"(block\.\d+\.norm[12]|norm)\.\w+|pos_embed"  # the last two in their network for events only
 
 
 def _suffix(stage: str) -> str:
@@ -81,7 +82,7 @@ def load_official_state_dict(model: Spikformer, state_dict: Mapping[str, Any]) -
     """
     theirs: Mapping[str, Any] = state_dict.get("state_dict", state_dict)
     theirs = {name.removeprefix("module."): tensor for name, tensor in theirs.items()}
-    theirs = {name: tensor for name, tensor in theirs.items() if not re.fullmatch(r"block\.\d+\.norm[12]\.\w+", name)}
+    theirs = {name: tensor for name, tensor in theirs.items() if not re.fullmatch(_NEVER_CALLED, name)}
     mine = model.state_dict()
     expected = {_official_name(name, model.form): name for name in mine}
     missing, surplus = sorted(expected.keys() - theirs.keys()), sorted(theirs.keys() - expected.keys())

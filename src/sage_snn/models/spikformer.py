@@ -57,9 +57,9 @@ class Stem(nn.Module):
 class Attention(nn.Module):
     """Spiking self-attention: scale * Q K^T V without a softmax."""
 
-    def __init__(self, dim: int, heads: int, lif: Neuron, *, qkv_bias: bool) -> None:
+    def __init__(self, dim: int, heads: int, lif: Neuron, *, qkv_bias: bool, scale: float = 0.125) -> None:
         super().__init__()
-        self.heads, self.scale = heads, 0.125
+        self.heads, self.scale = heads, scale
         self.query = dense(dim, dim, lif, bias=qkv_bias)
         self.key = dense(dim, dim, lif, bias=qkv_bias)
         self.value = dense(dim, dim, lif, bias=qkv_bias)
@@ -131,6 +131,8 @@ class Spikformer(SpikingNetwork):
         mlp_ratio: width of the hidden layer of a block's MLP, in widths of the block.
         neuron: makes every spiking node; SpikingJelly's `LIFNode` gives the same network with nodes that need
             `reset_net`.
+        attention_scale: what the products of query, key and value are multiplied by; the authors' 0.125 for images,
+            0.25 for events.
     """
 
     def __init__(
@@ -146,6 +148,7 @@ class Spikformer(SpikingNetwork):
         form: Form = "cifar",
         mlp_ratio: float = 4.0,
         neuron: Neuron = StatelessLIF,
+        attention_scale: float = 0.125,
     ) -> None:
         super().__init__(time_steps=time_steps, num_classes=num_classes, image_size=image_size, in_channels=in_channels)
         _check_sizes(depth, dim, heads, time_steps, num_classes, image_size, patch_size, in_channels, form)
@@ -153,9 +156,9 @@ class Spikformer(SpikingNetwork):
         self.form, self.num_features = form, dim
         self.largest_count = 2 + 2 * depth  # the stem adds two, every block two more
         self.stem = Stem(in_channels, dim, patch_size, lif)
+        attention: dict[str, Any] = {"qkv_bias": form == "cifar", "scale": attention_scale}
         self.blocks = nn.ModuleList(
-            TransformerBlock(Attention(dim, heads, lif, qkv_bias=form == "cifar"), MLP(dim, mlp_ratio, lif))
-            for _ in range(depth)
+            TransformerBlock(Attention(dim, heads, lif, **attention), MLP(dim, mlp_ratio, lif)) for _ in range(depth)
         )
         self.head = nn.Linear(dim, num_classes)
         self._initialise()

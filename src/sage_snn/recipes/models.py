@@ -31,6 +31,7 @@ class SpikformerPart(ModelPart):
     patch_size: Literal[1, 2, 4, 8, 16] = 4
     mlp_ratio: float = Field(default=4.0, gt=0)
     form: Literal["cifar", "imagenet"] = "cifar"
+    attention_scale: float = Field(default=0.125, gt=0)
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> "SpikformerPart":

@@ -21,6 +21,7 @@ from ..data.augmentation import Augmentation, Probability
 from ..data.digest import arrays_digest, file_digest
 from ..data.errors import DataError
 from ..data.sets import DATASETS
+from .events import require_events_fit
 from .fields import RecipeError, explain, flat, listed, merged, nearest, parse_mapping, read_text, shipped_names
 from .inheritance import RIGHT, complete, read_fields, spelled_out
 from .losses import LOSSES, AnyLoss, CrossEntropyPart
@@ -166,6 +167,11 @@ class Recipe(Part):
                 f"model.neuron: {neuron} is for {', '.join(having)}, not for {self.model.name}; "
                 "choose one of them, or set model.neuron: lif"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _events_fit(self) -> "Recipe":
+        require_events_fit(self)
         return self
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..data import DataError
+from ..data.mixing import BATCH
 from .run import Run, Which
 
 
@@ -21,19 +22,20 @@ def card_of(run: Run, which: Which = "last") -> dict[str, Any]:
             normalisation = {name: list(getattr(run.data, name)) for name in normalisation}
         except DataError:
             normalisation = {}
-    model = run.recipe.model
+    model, example = run.recipe.model, example_of(run)
     return {
         "recipe": run.recipe.name,
         "data": run.recipe.data,
         "weights": which,
         "time_steps": model.time_steps,
-        "input": list(example_of(run).shape[1:]),
+        "input": [*example.shape[:BATCH], *example.shape[BATCH + 1 :]],
         **normalisation,
         "sage-snn": (applied.get("versions") or {}).get("sage-snn"),
     }
 
 
 def example_of(run: Run) -> Tensor:
-    """A batch of two images of the right size, without the data set where the run wrote down its shape."""
+    """A batch of two images, or recordings, of the right size, without the data set where the run has its shape."""
     shape = run.shape
-    return torch.zeros(2, shape["channels"], shape["size"], shape["size"])
+    images = torch.zeros(2, shape["channels"], shape["size"], shape["size"])
+    return images.expand(run.recipe.model.time_steps, *images.shape).clone() if run.is_events else images

@@ -140,6 +140,15 @@ def _pass_through(network: nn.Module, batches: list[Tensor]) -> list[int]:
     return [answer for batch in batches for answer in network(batch).argmax(-1).tolist()]
 
 
+def _shown(run: Run, images: Tensor) -> Tensor:
+    """Pictures (B, C, height, width) in 0..1: images as they were, of events how many a pixel had in all frames."""
+    if run.is_events:
+        counts = images.sum((0, 2)).unsqueeze(1)
+        return counts / counts.amax((1, 2, 3), keepdim=True).clamp(min=1)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (run.data.mean, run.data.std))
+    return (images * std + mean).clamp(0, 1)
+
+
 def _draw_maps(
     run: Run, network: nn.Module, watches: list[_Watch], entropy: list[list[float]], images: int
 ) -> list[Path]:
@@ -148,13 +157,12 @@ def _draw_maps(
     batches = list(run.test_loader(images).epoch(0))
     with _reading(fresh):
         answers = _pass_through(network, [batch.images for batch in batches])
-    pictures, labels = (torch.cat([getattr(batch, part) for batch in batches]) for part in ("images", "labels"))
+    pictures = torch.cat([_shown(run, batch.images) for batch in batches])
+    labels = torch.cat([batch.labels for batch in batches])
     classes = run.data.classes
     captions = [
         f"{classes[label]}\npredicted {classes[answer]}" for label, answer in zip(labels.tolist(), answers, strict=True)
     ]
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (run.data.mean, run.data.std))
-    pictures = (pictures * std + mean).clamp(0, 1)
     heads = {watch.block.name or f"block {i}": torch.cat(watch.received) for i, watch in enumerate(fresh)}
     drawn = {"attention": attention_figure(pictures, captions, {name: maps.mean(1) for name, maps in heads.items()})}
     for i, (name, maps) in enumerate(heads.items()):

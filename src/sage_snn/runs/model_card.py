@@ -43,13 +43,20 @@ def _title(run: Run) -> str:
 
 def _use(run: Run) -> str:
     shape = run.shape
+    size = f"{shape['channels']}, {shape['size']}, {shape['size']}"
+    given, sizes = ("events", f"(T, B, {size})") if run.is_events else ("images", f"(B, {size})")
+    made = (
+        f"Recordings are divided into T = {run.recipe.model.time_steps} frames of equally many events, and events are "
+        "counted; `classes` of `recipe.yaml`, under `applied`, are"
+        if run.is_events
+        else "Images are normalised with `mean` and `std` of `recipe.yaml`, under `applied`; its `classes` are"
+    )
     return (
         "## Use\n\n```python\nimport sage_snn\n\n"
         'model = sage_snn.load("hub:OWNER/NAME")  # this repository, or a folder with its files\n'
-        f"logits = model(images)  # (B, {shape['channels']}, {shape['size']}, {shape['size']}) -> "
-        f"(B, {shape['classes']})\n```\n\n"
-        "Images are normalised with `mean` and `std` of `recipe.yaml`, under `applied`; its `classes` are in the order "
-        "of the logits. Loading executes nothing: the weights are safetensors, the recipe is checked data.\n"
+        f"logits = model({given})  # {sizes} -> (B, {shape['classes']})\n```\n\n"
+        f"{made} in the order of the logits. Loading executes nothing: the weights are safetensors, the recipe is "
+        "checked data.\n"
     )
 
 

@@ -61,6 +61,11 @@ class Predictions(ShownInNotebooks):
 
 def predict(run: Run, sources: Sequence[Path], which: Which = "last", top: int = 3) -> Predictions:
     """Classes of the images in all sources, prepared as the run's test images were; its data set is not needed."""
+    if run.is_events:
+        raise RunError(
+            f"predict reads pictures, and {run.name} was trained on events ({run.recipe.data}); give frames "
+            "(T, B, 2, H, W) to its network in Python: sage_snn.load(RUN)(frames)"
+        )
     card = card_of(run, which)
     if "classes" not in card:
         raise RunError(

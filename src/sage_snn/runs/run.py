@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..data import Data, DataError, Loader, load_data, test_transform
+from ..data.sets import EVENTS
 from ..recipes.recipe import Recipe
 from .checkpoint import load_checkpoint
 from .folder import RunError, RunFolder
@@ -62,6 +63,7 @@ def data_of(recipe: Recipe, *, download: bool = False) -> Data:
         download=download,
         classes_file=recipe.classes_file,
         per_class=recipe.per_class,
+        time_steps=recipe.model.time_steps,
     )
     if len(data.classes) < 2:
         raise DataError(f"{data.name}: all images are of one class; give images of two or more to tell apart")
@@ -94,6 +96,11 @@ class Run:
             isinstance(value, int) and value > 0 for value in written.values()
         )
         return written if is_whole else self.data.shape
+
+    @property
+    def is_events(self) -> bool:
+        """Was it trained on recordings of events, or on images?"""
+        return self.recipe.data in EVENTS
 
     @cached_property
     def checkpoint(self) -> dict[str, Any] | None:

@@ -79,4 +79,6 @@ def _nearest_field(key: str) -> str:
     known = recipe_fields()
     last = {name.rpartition(".")[2]: name for name in reversed(known)}
     near = difflib.get_close_matches(key.rpartition(".")[2], last, n=1, cutoff=0.6)
-    return f"; did you mean {last[near[0]]!r}?" if near else nearest(key, known)
+    if near:
+        return f"; did you mean {last[near[0]]!r}?"
+    return nearest(key, known) or "; leave it out, or see what `sage-snn recipes digits` shows"

@@ -1,0 +1,191 @@
+import errno
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from event_files import CLASSES, cifar10_dvs, dvs128_gesture, events, gesture_events, n_mnist, write_aedat2
+
+from sage_snn.data import DataError, Loader, Recordings, event_sets, load_data, pipeline
+from sage_snn.data.readers import readers
+
+
+def counted(rows, frames, size):
+    """By hand: equally many events a frame, what is left over in the last."""
+    counts, share = torch.zeros(frames, 2, size, size), len(rows) // frames
+    for number, (_, x, y, p) in enumerate(rows.tolist()):
+        counts[min(number // share, frames - 1), p, y, x] += 1
+    return counts
+
+
+def test_n_mnist_is_read_as_it_unpacks(tmp_path):
+    data = load_data("n-mnist", n_mnist(tmp_path), time_steps=7)
+    assert (len(data.train), len(data.test), data.classes, data.is_events) == (20, 10, tuple("0123456789"), True)
+    assert data.shape == {"classes": 10, "size": 34, "channels": 2}
+    assert data.train.labels.tolist() == [digit for digit in range(10) for _ in range(2)]
+    assert data.train.item(13).equal(counted(events((False, 6, 1)), 7, 34))
+    assert data.test.item(9).equal(counted(events((True, 9, 0)), 7, 34))
+
+
+def test_cifar10_dvs_is_read_as_it_unpacks_and_the_first_nine_tenths_are_trained_on(tmp_path):
+    (tmp_path / "airplane.zip").write_bytes(b"the archive may lie beside its folder")
+    data = load_data("cifar10-dvs", cifar10_dvs(tmp_path, 11), time_steps=4)
+    assert (len(data.train), len(data.test), data.classes, data.size) == (100, 10, CLASSES, 128)
+    order = sorted(range(11), key=str)  # as SpikingJelly and so the authors have them: 0, 1, 10, 2, ...
+    for index in (2, 13, 99):
+        assert data.train.item(index).equal(counted(events((index // 10, order[index % 10]), size=128), 4, 128))
+    assert data.test.item(3).equal(counted(events((3, order[10]), size=128), 4, 128))
+
+
+def test_dvs128_gesture_is_cut_at_its_labels(tmp_path):
+    data = load_data("dvs128-gesture", dvs128_gesture(tmp_path) / "DvsGesture", time_steps=2)
+    assert (len(data.train), len(data.test), len(data.classes), data.size) == (11, 11, 11, 128)
+    assert data.train.labels.tolist() == list(range(11))  # by number: by name, 10 comes after 1
+    for part, held in (("train", data.train), ("test", data.test)):
+        rows = gesture_events(part)
+        of_ten = rows[(rows[:, 0] >= 10 * 9000 + 500) & (rows[:, 0] < 11 * 9000)]
+        assert held.item(10).equal(counted(of_ten, 2, 128))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return n_mnist(tmp_path_factory.mktemp("n-mnist"))
+
+
+def test_spikingjelly_reads_the_same_frames_from_the_folder_that_was_made(small):
+    ours = load_data("n-mnist", small, time_steps=3).train
+    theirs = readers().NMNIST(small, train=True, data_type="frame", frames_number=3, split_by="number")
+    assert [label for _, label in theirs.samples] == ours.labels.tolist()
+    assert all(np.array_equal(ours.item(i).numpy(), theirs[i][0]) for i in range(len(ours)))
+    shutil.rmtree(small / "frames_number_3_split_by_number")
+
+
+def test_the_folder_is_made_once_and_is_all_that_is_needed(tmp_path, small, capfd):
+    tmp_path = tmp_path / "[/red]"  # no markup
+    shutil.copytree(small, tmp_path, ignore=shutil.ignore_patterns("events_np"))
+    (tmp_path / ".events_np-killed").mkdir()
+    first = load_data("n-mnist", tmp_path, time_steps=2).train
+    assert capfd.readouterr().err == f"n-mnist: reading the recordings in {tmp_path}, once\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Test", "Train", "events_np"]
+    shutil.rmtree(tmp_path / "Train")
+    again = load_data("n-mnist", tmp_path, time_steps=2).train
+    assert capfd.readouterr().err == ""
+    assert again.item(5).equal(first.item(5))
+
+
+def test_batches_have_time_first_and_subsets_are_recordings(small):
+    data = load_data("n-mnist", small, time_steps=3, train_images=10)
+    assert isinstance(data.train, Recordings)
+    assert data.train.labels.tolist() == list(range(10))
+    batch = next(Loader(data.train, pipeline.test_transform(data), 4).epoch(0))
+    assert batch.images.shape == (3, 4, 2, 34, 34)
+    assert batch.images[:, 2].equal(data.train.item(2))
+
+
+@pytest.mark.parametrize("name", ["n-mnist", "cifar10-dvs", "dvs128-gesture"])
+def test_missing_files_are_told_with_where_they_come_from_and_go(tmp_path, name):
+    with pytest.raises(DataError, match=rf"{name}: .* lacks .*; unpack .* from https://\S+ there$"):
+        load_data(name, tmp_path, time_steps=2)
+    with pytest.raises(DataError, match=r"needs its data folder \(--data-dir FOLDER\); unpack"):
+        load_data(name, time_steps=2)
+    with pytest.raises(DataError, match="cannot be downloaded"):
+        load_data(name, tmp_path, time_steps=2, download=True)
+    with pytest.raises(DataError, match="how many frames"):
+        load_data(name, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_damaged_recording_ends_in_one_line_and_leaves_nothing_behind(tmp_path):
+    cifar10_dvs(tmp_path, 1)
+    (tmp_path / "cat" / "cifar10_cat_0.aedat").write_bytes(b"#!AER-DAT2.0\r\n" + bytes(12))
+    with pytest.raises(DataError, match=r"cifar10-dvs: .* cannot be read \(odd number.*\); unpack .* anew") as told:
+        load_data("cifar10-dvs", tmp_path, time_steps=2)
+    assert "\n" not in str(told.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(CLASSES)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+    n_mnist(tmp_path)
+
+    def refused(*_, **__):  # root may write anywhere
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(DataError, match="make the folder writable"):
+        load_data("n-mnist", tmp_path, time_steps=2)
+
+
+def test_what_spikingjelly_left_unfinished_is_not_taken_for_whole(tmp_path):
+    (tmp_path / "events_np").mkdir()
+    (tmp_path / "events_np.building").touch()
+    with pytest.raises(DataError, match="did not finish"):
+        load_data("n-mnist", tmp_path, time_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"x": [200]}, "x goes from 200 to 200, outside 34 pixels"),
+        ({"y": [-1]}, "y goes from -1 to -1"),
+        ({"x": [1, 2]}, "one of each for every event"),
+        ({"x": [0.5]}, "whole numbers"),
+        ({"x": None}, "cannot be read"),
+    ],
+)
+def test_a_file_that_holds_no_events_is_told_by_name(tmp_path, arrays, told):
+    fields = {name: value for name, value in ({key: [1] for key in "txyp"} | arrays).items() if value is not None}
+    np.savez(tmp_path / "a.npz", **{name: np.array(value) for name, value in fields.items()})
+    held = Recordings([tmp_path / "a.npz"], torch.zeros(1, dtype=torch.int64), 34, 2)
+    with pytest.raises(DataError, match=f"a.npz.*{told}"):
+        held.item(0)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 torn", b"\x93NUMPY"])
+def test_a_torn_file_is_told_by_name(tmp_path, content):
+    (tmp_path / "a.npz").write_bytes(content)
+    held = Recordings([tmp_path / "a.npz", Path("gone.npz")], torch.zeros(2, dtype=torch.int64), 34, 2)
+    with pytest.raises(DataError, match=r"a\.npz cannot be read"):
+        held.item(0)
+    with pytest.raises(DataError, match=r"gone\.npz is gone"):
+        held.item(1)
+
+
+def test_a_recording_with_fewer_events_than_frames_is_in_the_last_one(tmp_path):
+    np.savez(tmp_path / "a.npz", **dict.fromkeys("txyp", np.array([1])))
+    frames = Recordings([tmp_path / "a.npz"], torch.zeros(1, dtype=torch.int64), 4, 3).item(0)
+    assert frames.nonzero().tolist() == [[2, 1, 1, 1]]
+
+
+@pytest.mark.slow
+def test_spikingjellys_readers_are_there_whatever_torchaudio_thinks_of_torch():
+    held = "import sys; from sage_snn.data.readers import readers; first = readers(); assert first is readers(); "
+    held += "assert getattr(sys.modules.get('torchaudio'), '__file__', 'hidden'); print(first.NMNIST.get_H_W())"
+    refused = "import sys; sys.modules['torchaudio._extension'] = None; "  # as a build for another CUDA does
+    hidden = "import sys; sys.modules['torchaudio'] = None; "  # as our module for transformers does with such a build
+    for before in ("", refused, hidden):
+        done = subprocess.run([sys.executable, "-c", before + held], capture_output=True, text=True, check=False)
+        assert done.stdout == "(34, 34)\n", done.stderr
+
+
+def test_the_second_process_waits_and_makes_nothing(tmp_path, monkeypatch):
+    cifar10_dvs(tmp_path, 2)
+    write_aedat2(tmp_path / "cat" / "cifar10_cat_1.aedat", events(0, size=128))
+
+    def made_meanwhile(*_):
+        raise AssertionError("made twice")
+
+    alone = event_sets._alone
+
+    def slow(folder):
+        for name in CLASSES:
+            (folder / "events_np" / name).mkdir(parents=True)
+        return alone(folder)
+
+    monkeypatch.setattr(event_sets, "_alone", slow)
+    monkeypatch.setattr(event_sets, "_make", made_meanwhile)
+    with pytest.raises(DataError, match="no training image"):
+        load_data("cifar10-dvs", tmp_path, time_steps=2)
