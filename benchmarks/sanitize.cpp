@@ -39,12 +39,13 @@
     extern "C" int sage_event_conv_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t, const F*,        \
                                        std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,          \
                                        std::int64_t, std::int64_t, F*, int);                                          \
-    extern "C" int sage_event_conv_weight_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t,           \
-                                              std::int64_t, std::int64_t, std::int64_t, std::int64_t, F*, int);       \
+    extern "C" int sage_event_conv_weight_##S(const F*, const std::uint64_t*, const F*, std::int64_t, std::int64_t,  \
+                                              std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,   \
+                                              F*, int);                                                               \
     extern "C" int sage_event_map_##S(const F*, const F*, const F*, std::int64_t, std::int64_t, std::int64_t,         \
                                       std::int64_t, F*, int);                                                         \
-    extern "C" int sage_event_map_weight_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t,            \
-                                             std::int64_t, F*, int);                                                  \
+    extern "C" int sage_event_map_weight_##S(const F*, const std::uint64_t*, const F*, std::int64_t, std::int64_t,   \
+                                             std::int64_t, std::int64_t, F*, int);                                    \
     extern "C" void sage_fire_##S(const F*, std::int64_t, void*, int, std::int64_t, std::int64_t, double, double,     \
                                   double, int, int, const double*, int);                                              \
     extern "C" int sage_count_##S(const F*, std::int64_t, int, std::uint8_t*, int);                                   \
@@ -56,6 +57,13 @@ extern "C" int sage_attention(const void*, const std::int64_t*, int, std::uint64
                               int);
 extern "C" void sage_pool_counts(const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                                  std::uint8_t*, int);
+extern "C" std::int64_t sage_whole_size(std::int64_t, std::int64_t, std::int64_t);
+extern "C" void sage_whole_pack(const std::int16_t*, std::int64_t, std::int64_t, std::int64_t, std::int16_t*);
+extern "C" int sage_whole_conv(const std::uint8_t*, const std::int16_t*, const float*, const float*, std::int64_t,
+                               std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                               float*, int);
+extern "C" int sage_whole_map(const std::uint8_t*, const std::int16_t*, const float*, const float*, std::int64_t,
+                              std::int64_t, std::int64_t, std::int64_t, float*, int);
 extern "C" int sage_pack_bits(const void*, int, std::uint64_t, std::int64_t, std::uint64_t*, int);
 extern "C" void sage_exp_negative(const float*, float*, std::int64_t);
 
@@ -160,8 +168,12 @@ EXERCISE(double, f64)
         int failures = 0;                                                                                             \
         for (int kind = 0; kind < 2; ++kind) {                                                                        \
             for (size_t i = 0; i < x.size(); ++i) x[i] = fires(generator) ? (kind ? numbers[i] : F(1)) : F(0);        \
+            std::vector<std::uint64_t> bits(x.size() / 64 + 1);                                                       \
+            const std::uint64_t one = sizeof(F) == 4 ? 0x3F800000u : 0x3FF0000000000000u;                             \
+            const bool packs = !sage_pack_bits(x.data(), sizeof(F), one, std::int64_t(x.size()), bits.data(), 1);     \
             std::vector<int> done(3);                                                                                 \
             together(3, [&](int which) {                                                                              \
+                const std::uint64_t* from = packs && which ? bits.data() : nullptr;                                   \
                 const std::int64_t limit = which < 2 ? 1000 : 100;                                                    \
                 std::vector<F> out(grad.size()), tokens(more.size()), of_weight(weight.size()),                       \
                     of_matrix(size_t(outputs * inputs));                                                              \
@@ -169,11 +181,11 @@ EXERCISE(double, f64)
                     sage_event_conv_##S(x.data(), weight.data(), 9 * inputs, which ? 1 : 9, which ? inputs : 1,       \
                                         which ? bias.data() : nullptr, images, height, width, inputs, outputs,        \
                                         stride, limit, out.data(), which + 1) +                                       \
-                    sage_event_conv_weight_##S(x.data(), grad.data(), images, height, width, inputs, outputs, stride, \
+                    sage_event_conv_weight_##S(x.data(), from, grad.data(), images, height, width, inputs, outputs, stride, \
                                                limit, of_weight.data(), which + 1) +                                  \
                     sage_event_map_##S(x.data(), weight.data(), which ? bias.data() : nullptr, rows, inputs, outputs, \
                                        limit, tokens.data(), which + 1) +                                             \
-                    sage_event_map_weight_##S(x.data(), more.data(), rows, inputs, outputs, limit, of_matrix.data(),  \
+                    sage_event_map_weight_##S(x.data(), from, more.data(), rows, inputs, outputs, limit, of_matrix.data(),  \
                                               which + 1);                                                             \
             });                                                                                                       \
             failures += done[0] != 4 || done[1] != 4 || (rate == 1 && done[2] != 0);                                  \
@@ -182,6 +194,34 @@ EXERCISE(double, f64)
     }
 EXERCISE_EVENTS(float, f32)
 EXERCISE_EVENTS(double, f64)
+
+// Counts up to 127 at a rate, the largest weights.
+static int exercise_whole(std::int64_t images, std::int64_t height, std::int64_t width, std::int64_t inputs,
+                          std::int64_t outputs, std::int64_t stride, double rate) {
+    std::bernoulli_distribution fires(rate);
+    std::uniform_int_distribution<int> count(1, 127);
+    std::vector<std::uint8_t> x(size_t(images * height * width * inputs));
+    for (auto& value : x) value = std::uint8_t(fires(generator) ? count(generator) : 0);
+    const std::int64_t size = ((height - 1) / stride + 1) * ((width - 1) / stride + 1), rows = images * height * width;
+    const std::vector<std::int16_t> weight(size_t(outputs * inputs * 9), -127);
+    const auto scale = noise<float>(outputs), bias = noise<float>(outputs);
+    std::vector<int> done(3);
+    together(3, [&](int which) {
+        const std::int64_t limit = which < 2 ? 127000 : 100;
+        int all = 0;
+        for (const std::int64_t taps : {9, 1}) {
+            std::vector<std::int16_t> packed(size_t(sage_whole_size(outputs, inputs, taps)));
+            std::vector<float> out(size_t((taps == 9 ? images * size : rows) * outputs));
+            sage_whole_pack(weight.data(), outputs, inputs, taps, packed.data());
+            all += taps == 9 ? sage_whole_conv(x.data(), packed.data(), scale.data(), bias.data(), images, height, width,
+                                               inputs, outputs, stride, limit, out.data(), which + 1)
+                             : sage_whole_map(x.data(), packed.data(), scale.data(), bias.data(), rows, inputs, outputs,
+                                              limit, out.data(), which + 1);
+        }
+        done[size_t(which)] = all;
+    });
+    return done[0] != 2 || done[1] != 2 || (rate == 1 && done[2] != 0);
+}
 
 static int exercise_attention(std::int64_t tokens, std::int64_t width, bool tokens_last, double rate) {
     const std::int64_t shape[5] = {2, 2, 3, tokens, width}, each = tokens * width;
@@ -235,7 +275,8 @@ int main() {
     for (const auto& s : events)
         for (double rate : {0.0, 0.2, 1.0})
             failures += exercise_events_f32(s[0], s[1], s[2], s[3], s[4], s[5], rate) +
-                        exercise_events_f64(s[0], s[1], s[2], s[3], s[4], s[5], rate);
+                        exercise_events_f64(s[0], s[1], s[2], s[3], s[4], s[5], rate) +
+                        exercise_whole(s[0], s[1], s[2], s[3], s[4], s[5], rate);
     const float x[3] = {0.f, -INFINITY, NAN};
     float e[3];
     sage_exp_negative(x, e, 3);

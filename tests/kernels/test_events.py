@@ -4,6 +4,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sage_snn.kernels import bits, calls, events
+from sage_snn.kernels.bits import pack_bits, spikes_as_bits
 from sage_snn.kernels.events import BACKWARD, FORWARD, event_conv, event_map
 from sage_snn.layers import SpikeConv
 
@@ -70,7 +72,7 @@ def test_convolution_equals_torch_in_float64(size, outputs, stride, rate, kind, 
     torch.testing.assert_close(ops.event_conv(x, weight, bias, stride, ALWAYS), expected, rtol=1e-12, atol=1e-12)
     grad = last(torch.randn(expected.shape, dtype=torch.float64))
     of_weight = dense_weight(grad, x, weight, stride)
-    found = ops.event_conv_weight(grad, x, weight, stride, ALWAYS)
+    found = ops.event_conv_weight(grad, x, None, weight, stride, ALWAYS)
     torch.testing.assert_close(found, of_weight, rtol=1e-12, atol=1e-11)
 
 
@@ -82,7 +84,7 @@ def test_map_equals_torch_in_float64(size, outputs, rate, kind, with_bias):
     expected = F.linear(x, weight, bias)
     torch.testing.assert_close(ops.event_map(x, weight, bias, ALWAYS), expected, rtol=1e-12, atol=1e-12)
     grad = torch.randn(expected.shape, dtype=torch.float64)
-    torch.testing.assert_close(ops.event_map_weight(grad, x, ALWAYS), grad.t() @ x, rtol=1e-12, atol=1e-11)
+    torch.testing.assert_close(ops.event_map_weight(grad, x, None, ALWAYS), grad.t() @ x, rtol=1e-12, atol=1e-11)
 
 
 def test_a_convolution_worked_out_by_hand():
@@ -95,7 +97,7 @@ def test_a_convolution_worked_out_by_hand():
     assert torch.equal(ops.event_conv(x, weight, torch.tensor([0.5]), 2, ALWAYS)[0, 0], expected[::2, ::2] + 0.5)
     grad = torch.arange(1.0, 10).view(1, 1, 3, 3)
     of_weight = torch.tensor([[0.0, 0, 0], [0, 1, 2], [0, 4, 5]]).flip(0, 1)
-    assert torch.equal(ops.event_conv_weight(grad, x, weight, 1, ALWAYS)[0, 0], of_weight)
+    assert torch.equal(ops.event_conv_weight(grad, x, None, weight, 1, ALWAYS)[0, 0], of_weight)
 
 
 def test_a_map_worked_out_by_hand():
@@ -103,7 +105,7 @@ def test_a_map_worked_out_by_hand():
     bias = torch.tensor([0.5, 0.25])
     assert ops.event_map(x, weight, bias, ALWAYS).tolist() == [[210.5, 420.25], [0.5, 0.25]]
     grad = torch.tensor([[1.0, 3], [5, 7]])
-    assert ops.event_map_weight(grad, x, ALWAYS).tolist() == [[0, 1, 2], [0, 3, 6]]
+    assert ops.event_map_weight(grad, x, None, ALWAYS).tolist() == [[0, 1, 2], [0, 3, 6]]
 
 
 @pytest.mark.parametrize("kind", ["spikes", "counts", "numbers"])
@@ -122,7 +124,7 @@ def test_weight_gradients_of_convolutions_are_torchs_up_to_rounding(stride):
     x, weight = last(drawn(4, 48, 16, 16)), weights(96, 48, 3, 3)
     grad = last(torch.randn(F.conv2d(x, weight, None, stride, 1).shape))
     expected = dense_weight(grad, x, weight, stride)
-    found = ops.event_conv_weight(grad, x, weight, stride, ALWAYS)
+    found = ops.event_conv_weight(grad, x, None, weight, stride, ALWAYS)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-5)
     exact = dense_weight(grad.double(), x.double(), weight.double(), stride)
     assert (found - exact).abs().max() <= 4 * (expected - exact).abs().max()
@@ -134,7 +136,7 @@ def test_maps_are_torchs_up_to_rounding(rows, inputs, outputs):
     expected = F.linear(x, weight, bias)
     torch.testing.assert_close(ops.event_map(x, weight, bias, ALWAYS), expected, rtol=1e-5, atol=1e-5)
     grad = torch.randn(rows, outputs)
-    torch.testing.assert_close(ops.event_map_weight(grad, x, ALWAYS), grad.t() @ x, rtol=1e-5, atol=2e-5)
+    torch.testing.assert_close(ops.event_map_weight(grad, x, None, ALWAYS), grad.t() @ x, rtol=1e-5, atol=2e-5)
 
 
 def test_bits_do_not_depend_on_the_number_of_threads(with_threads):
@@ -145,9 +147,9 @@ def test_bits_do_not_depend_on_the_number_of_threads(with_threads):
     def run():
         return (
             ops.event_conv(x, weight, None, 1, ALWAYS),
-            ops.event_conv_weight(grad, x, weight, 1, ALWAYS),
+            ops.event_conv_weight(grad, x, None, weight, 1, ALWAYS),
             ops.event_map(tokens, matrix, None, ALWAYS),
-            ops.event_map_weight(more, tokens, ALWAYS),
+            ops.event_map_weight(more, tokens, None, ALWAYS),
         )
 
     first, *others = with_threads(run)
@@ -158,9 +160,9 @@ def test_more_than_the_limit_is_computed_by_torch(monkeypatch):
     x, weight, grad = last(drawn(4, 32, 16, 16, rate=0.5)), weights(32, 32, 3, 3), last(torch.randn(4, 32, 16, 16))
     tokens, matrix, more = drawn(512, 384, rate=0.5), weights(64, 384), torch.randn(512, 64)
     assert torch.equal(ops.event_conv(x, weight, None, 1, FORWARD), F.conv2d(x, weight, padding=1))
-    assert torch.equal(ops.event_conv_weight(grad, x, weight, 1, BACKWARD), dense_weight(grad, x, weight, 1))
+    assert torch.equal(ops.event_conv_weight(grad, x, None, weight, 1, BACKWARD), dense_weight(grad, x, weight, 1))
     assert torch.equal(ops.event_map(tokens, matrix, None, NEVER), F.linear(tokens, matrix))
-    assert torch.equal(ops.event_map_weight(more, tokens, NEVER), more.t() @ tokens)
+    assert torch.equal(ops.event_map_weight(more, tokens, None, NEVER), more.t() @ tokens)
     # Rates that change from call to call: each call chooses anew, here by the kernel alone.
     calls = []
     monkeypatch.setattr(F, "linear", lambda *arguments: calls.append(1) or torch.zeros(()))
@@ -190,9 +192,45 @@ def test_weights_and_gradients_that_are_not_finite_spread_as_in_dense_sums(odd):
     torch.testing.assert_close(event_conv(x, weight), expected, equal_nan=True)
     torch.testing.assert_close(event_map(tokens, matrix), F.linear(tokens, matrix), equal_nan=True)
     weight, grad[2, 7, 4, 4], more[8, 9] = weights(64, 32, 3, 3), odd, odd
-    found = ops.event_conv_weight(grad, x, weight, 1, ALWAYS)
+    found = ops.event_conv_weight(grad, x, None, weight, 1, ALWAYS)
     torch.testing.assert_close(found, dense_weight(grad, x, weight, 1), equal_nan=True)
-    torch.testing.assert_close(ops.event_map_weight(more, tokens, ALWAYS), more.t() @ tokens, equal_nan=True)
+    torch.testing.assert_close(ops.event_map_weight(more, tokens, None, ALWAYS), more.t() @ tokens, equal_nan=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.tuples(st.integers(1, 3), st.integers(1, 140), st.integers(1, 9), st.integers(1, 9)),
+    st.sampled_from([1, 2]),
+    RATES,
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_weight_gradients_from_bits_have_the_bits_of_those_from_values(size, stride, rate, dtype):
+    x, weight = last(drawn(*size, rate=rate, dtype=dtype)), weights(40, size[1], 3, 3, dtype=dtype)
+    grad = last(torch.randn_like(F.conv2d(x, weight, None, stride, 1)))
+    rows, more = x.movedim(1, -1).reshape(-1, size[1]), torch.randn(x.numel() // size[1], 40, dtype=dtype)
+    packed = pack_bits(rows)
+    nothing, no_rows = torch.full_like(x, torch.nan), torch.full_like(rows, torch.nan)
+    for limit in (ALWAYS, NEVER):
+        found = ops.event_conv_weight(grad, nothing, packed, weight, stride, limit)
+        assert torch.equal(found, ops.event_conv_weight(grad, x, None, weight, stride, limit))
+        found = ops.event_map_weight(more, no_rows, packed, limit)
+        assert torch.equal(found, ops.event_map_weight(more, rows, None, limit))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("kind", ["spikes", "counts"])
+def test_spikes_kept_as_bits_are_read_as_bits(rate, kind, monkeypatch):
+    x, weight = last(drawn(8, 40, 6, 6, rate=rate, kind=kind)), weights(64, 40, 3, 3)
+    tokens, matrix = drawn(8, 30, 40, rate=rate, kind=kind), weights(64, 40)
+    expected = gradients(event_conv, x, weight) + gradients(event_map, tokens, matrix)
+    read = []
+    monkeypatch.setattr(bits, "unpack_bits", lambda *_: pytest.fail("what was kept was unpacked for autograd"))
+    function = calls.function
+    monkeypatch.setattr(events, "function", lambda name, *dtype: read.append(name) or function(name, *dtype))
+    with spikes_as_bits(x):
+        found = gradients(event_conv, x, weight) + gradients(event_map, tokens, matrix)
+    assert equal(found, expected) == [True] * 6
+    assert [name for name in read if "weight" in name] == ["sage_event_conv_weight", "sage_event_map_weight"]
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -287,8 +325,8 @@ def test_operators_keep_what_they_promise_to_torch(size):
     for limit in (ALWAYS, NEVER):
         for operator, arguments in (
             (ops.event_conv, (x, weight, None, 1, limit)),
-            (ops.event_conv_weight, (grad, x, weight, 1, limit)),
+            (ops.event_conv_weight, (grad, x, None, weight, 1, limit)),
             (ops.event_map, (rows, matrix, None, limit)),
-            (ops.event_map_weight, (torch.randn(3, 30, 40), rows, limit)),
+            (ops.event_map_weight, (torch.randn(3, 30, 40), rows, None, limit)),
         ):
             torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))

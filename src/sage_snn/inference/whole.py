@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.counts import MOST, as_counts
+from ..kernels.whole import may_pay, pack_whole, whole_conv, whole_map
 
 LARGEST = 127  # weights reach from -127 to 127: the same in both directions
 
@@ -17,8 +18,8 @@ LARGEST = 127  # weights reach from -127 to 127: the same in both directions
 class WholeSynapse(nn.Module):
     """A convolution, a token-wise map or a linear layer with int8 weights, a scale for every output channel.
 
-    Currents are `sum * scale + bias`, the sum exact. By oneDNN's integer operators where torch has them, else, and for
-    tests, by `simulated`, in plain torch.
+    Currents are `sum * scale + bias`, the sum exact: over events where those are few, else by oneDNN's integer
+    operators where torch has them, else, and for tests, by `simulated`, in plain torch.
     """
 
     weight: Tensor
@@ -36,7 +37,8 @@ class WholeSynapse(nn.Module):
         self.register_buffer("bias", bias)
         self.is_image = isinstance(layer, nn.Conv2d)
         self.options = _options(layer) if isinstance(layer, nn.Conv2d) else None
-        self._packed: Tensor | None = None
+        self._packed: Tensor | None = None  # for oneDNN, and for events
+        self._listed: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Counts (N, C, ...), or (..., C) of a linear layer, in bytes or as real numbers that are whole -> currents."""
@@ -46,6 +48,9 @@ class WholeSynapse(nn.Module):
                 f"a synapse with int8 weights counts whole numbers from 0 to {MOST}, and was given others; "
                 "fuse this network with weights='float32'"
             )
+        currents = self._by_events(counts)
+        if currents is not None:
+            return currents
         return self._by_onednn(counts) if _has_onednn(counts) else self.simulated(counts)
 
     def simulated(self, counts: Tensor) -> Tensor:
@@ -58,6 +63,22 @@ class WholeSynapse(nn.Module):
         channel = -1 if weight.ndim == 2 else 1
         shape = [-1 if axis == channel % sums.ndim else 1 for axis in range(sums.ndim)]
         return sums.float() * self.scale.view(shape) + self.bias.view(shape)
+
+    def _by_events(self, counts: Tensor) -> Tensor | None:
+        """None where lists would not pay, or the layer is none that the kernel knows."""
+        stride = 1 if self.options is None else self.options["stride"][0]
+        is_known = self.options is None or (self.weight.shape[2:] == (3, 3) and self.options == _window(stride))
+        if not is_known or stride > 2 or not may_pay(counts, self.weight, stride**2):
+            return None
+        if self._listed is None:
+            self._listed = pack_whole(self.weight)
+        operands = self._listed, self.scale, self.bias
+        if self.options is not None:
+            return whole_conv(counts.contiguous(memory_format=torch.channels_last), *operands, stride)
+        if self.weight.ndim == 2:
+            return whole_map(counts.contiguous(), *operands)
+        currents = whole_map(counts.transpose(1, 2).contiguous(), *operands)
+        return None if currents is None else currents.transpose(1, 2)
 
     def _by_onednn(self, counts: Tensor) -> Tensor:
         if self.options is not None:
@@ -86,8 +107,8 @@ class WholeSynapse(nn.Module):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what oneDNN packed, which cannot be copied and is packed again."""
-        return {**self.__dict__, "_packed": None}
+        """Without what was packed: oneDNN's cannot be copied. It is packed again."""
+        return {**self.__dict__, "_packed": None, "_listed": None}
 
     def extra_repr(self) -> str:
         """Sizes."""
@@ -99,6 +120,11 @@ def _options(layer: nn.Conv2d) -> dict[str, Any]:
     places: list[Any] = [layer.stride, layer.padding, layer.dilation]
     names = "stride", "padding", "dilation"
     return {name: list(place) for name, place in zip(names, places, strict=True)} | {"groups": layer.groups}
+
+
+def _window(stride: int) -> dict[str, Any]:
+    """The places of a kernel of 3 x 3 that walks events."""
+    return {"stride": [stride] * 2, "padding": [1, 1], "dilation": [1, 1], "groups": 1}
 
 
 def _over(scale: Tensor, weight: Tensor) -> Tensor:

@@ -123,6 +123,13 @@ def are_kept_as_bits(spikes: Tensor) -> bool:
     return torch.is_grad_enabled() and spikes.numel() >= _WORTH_PACKING and packing_hook() is _packed
 
 
+def bits_to_keep(x: Tensor) -> Tensor | None:
+    """Bits of x as it lies in memory, for an operator that reads them; None where autograd would keep x as it is."""
+    if torch.compiler.is_compiling() or not are_kept_as_bits(x):
+        return None
+    return pack_bits(x.permute(memory_order(x)))
+
+
 _Packed = tuple[Tensor, tuple[int, ...], torch.dtype, list[int]]
 _Kept = tuple[Tensor, int]  # detached, or an output would keep its own graph alive; and its version then
 

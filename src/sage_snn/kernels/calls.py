@@ -42,17 +42,27 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_pool": [POINTER, *[LONG] * 4, POINTER, POINTER, INT],
     "sage_pool_backward": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
     "sage_event_conv": [POINTER, POINTER, *[LONG] * 3, POINTER, *[LONG] * 7, POINTER, INT],
-    "sage_event_conv_weight": [POINTER, POINTER, *[LONG] * 7, POINTER, INT],
+    "sage_event_conv_weight": [*[POINTER] * 3, *[LONG] * 7, POINTER, INT],
     "sage_event_map": [*[POINTER] * 3, *[LONG] * 4, POINTER, INT],
-    "sage_event_map_weight": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
+    "sage_event_map_weight": [*[POINTER] * 3, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
     "sage_fire": [POINTER, LONG, POINTER, INT, LONG, LONG, *MEMBRANE, INT],
     "sage_count": [POINTER, LONG, INT, POINTER, INT],
+    "sage_whole_size": [LONG, LONG, LONG],
+    "sage_whole_pack": [POINTER, LONG, LONG, LONG, POINTER],
+    "sage_whole_conv": [*[POINTER] * 4, *[LONG] * 7, POINTER, INT],
+    "sage_whole_map": [*[POINTER] * 4, *[LONG] * 4, POINTER, INT],
     "sage_pool_counts": [POINTER, *[LONG] * 4, POINTER, INT],
 }
-_RESULTS: dict[str, Any] = {"sage_attention": INT, "sage_pack_bits": INT, "sage_count": INT} | {
-    f"sage_event_{name}": INT for name in ("conv", "conv_weight", "map", "map_weight")
+_RESULTS: dict[str, Any] = {
+    "sage_attention": INT,
+    "sage_pack_bits": INT,
+    "sage_count": INT,
+    "sage_whole_size": LONG,
+} | {
+    f"sage_{name}": INT
+    for name in ("event_conv", "event_conv_weight", "event_map", "event_map_weight", "whole_conv", "whole_map")
 }
 # A third of the overhead of torch.library.custom_op at every call; autograd is in the Functions that call them.
 _OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")

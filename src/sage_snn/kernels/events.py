@@ -2,11 +2,12 @@
 
 x: (N, C, H, W) with channels last in memory, or (..., C) contiguous; W (C', C, 3, 3) or (C', C). The twin of each is
 torch's own, dense; it also runs where the call does not pay: too many values that are not zero, too small a product.
-Every sum has the order of the dense one, and leaves out zeros only. The gradient of x is dense.
+Every sum has the order of the dense one, and leaves out zeros only. The gradient of x is dense. Spikes that are kept as
+bits between forward and backward are read as such.
 """
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 
 from ..compat import has_dispatch_mode
 from .arguments import wants_gradients
+from .bits import bits_to_keep, unpack_bits
 from .calls import SUFFIX, function, pointer, register
 from .path import path
 
@@ -24,10 +26,11 @@ from .path import path
 # gradients) on the machines of docs/performance.md, and near 200 on some others.
 FORWARD, BACKWARD = 300, 200
 # Below, a call costs more than it saves.
-_INPUTS, _OUTPUTS, _ROWS = 16, 32, 64
+INPUTS, OUTPUTS, ROWS = 16, 32, 64
 
 _aten = torch.ops.aten
 _is_off = False
+_listener: Callable[[int], None] | None = None
 
 
 @contextmanager
@@ -47,13 +50,39 @@ def are_off() -> bool:
     return _is_off or os.environ.get("SAGE_SNN_EVENTS", "").lower() in ("off", "0", "false", "no")
 
 
+@contextmanager
+def additions_told(listener: Callable[[int], None]) -> Generator[None]:
+    """Inside, every product that walks events in a forward pass tells how many numbers it added up."""
+    global _listener
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
+
+
+def tell_additions(x: Tensor, outputs: int, stride: int | None = None) -> None:
+    """Tell a listener, of a map of x (..., C), or of a convolution of x (N, C, H, W) by its stride."""
+    if _listener is None:
+        return
+    events = x if x.dtype == torch.uint8 else x != 0  # a count of three is three events
+    seen = events.sum() if stride is None else _seen(events, stride)
+    _listener(int(seen) * outputs)
+
+
+def _seen(events: Tensor, stride: int) -> Tensor:
+    """Events, each as often as there are outputs that see it."""
+    window = torch.ones(1, 1, 3, 3, dtype=torch.float64, device=events.device)
+    return F.conv2d(events.sum(1, keepdim=True, dtype=torch.float64), window, None, stride, 1).sum()
+
+
 def event_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
     """`F.conv2d(x, weight, bias, stride, padding=1)` of a kernel of 3 x 3."""
     is_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
     if not is_last or not _may_pay(x, x.shape[1], weight, bias, stride**2):
         return F.conv2d(x, weight, bias, stride, 1)
     if wants_gradients(x, weight, bias):
-        return EventConv.apply(x, weight, bias, stride)  # pyright: ignore[reportReturnType]
+        return EventConv.apply(x, bits_to_keep(x), weight, bias, stride)  # pyright: ignore[reportReturnType]
     return torch.ops.sage_snn.event_conv(x, weight, bias, stride, FORWARD)
 
 
@@ -62,7 +91,7 @@ def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not x.is_contiguous() or not _may_pay(x, x.shape[-1], weight, bias):
         return F.linear(x, weight, bias)
     if wants_gradients(x, weight, bias):
-        return EventMap.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+        return EventMap.apply(x, bits_to_keep(x), weight, bias)  # pyright: ignore[reportReturnType]
     return torch.ops.sage_snn.event_map(x, weight, bias, FORWARD)
 
 
@@ -71,9 +100,9 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
     operands = [weight] if bias is None else [weight, bias]
     return (
         path(x) == "C++"  # first: a graph that is exported is to know nothing of how large its batch must be
-        and inputs >= _INPUTS
-        and len(weight) >= _OUTPUTS
-        and x.numel() >= _ROWS * inputs * left_out
+        and inputs >= INPUTS
+        and len(weight) >= OUTPUTS
+        and x.numel() >= ROWS * inputs * left_out
         and weight.shape[1] == inputs
         and (bias is None or bias.shape == weight.shape[:1])
         and all(operand.dtype == x.dtype and operand.device == x.device for operand in operands)
@@ -90,10 +119,10 @@ class EventConv(torch.autograd.Function):
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: int
+        ctx: Any, x: Tensor, bits: Tensor | None, weight: Tensor, bias: Tensor | None, stride: int
     ) -> Tensor:
         """Currents."""
-        ctx.save_for_backward(x, weight)
+        _keep(ctx, x, bits, weight)
         ctx.stride = stride
         return torch.ops.sage_snn.event_conv(x, weight, bias, stride, FORWARD)
 
@@ -101,34 +130,48 @@ class EventConv(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Of x dense, of the weight by events."""
-        x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        x, bits, weight = _kept(ctx)
+        wants_x, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
         of_x = _conv_backward(grad, x, weight, ctx.stride, 0) if wants_x else None
         of_weight = (
-            torch.ops.sage_snn.event_conv_weight(grad, x, weight, ctx.stride, BACKWARD) if wants_weight else None
+            torch.ops.sage_snn.event_conv_weight(grad, x, bits, weight, ctx.stride, BACKWARD) if wants_weight else None
         )
-        return of_x, of_weight, _last(grad).sum((0, 2, 3)) if wants_bias else None, None
+        return of_x, None, of_weight, _last(grad).sum((0, 2, 3)) if wants_bias else None, None
 
 
 class EventMap(torch.autograd.Function):
     """The map and its gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, x: Tensor, bits: Tensor | None, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
         """Currents."""
-        ctx.save_for_backward(x, weight)
+        _keep(ctx, x, bits, weight)
         return torch.ops.sage_snn.event_map(x, weight, bias, FORWARD)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Of x dense, of the weight by events."""
-        x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        x, bits, weight = _kept(ctx)
+        wants_x, _, wants_weight, wants_bias = ctx.needs_input_grad
         rows = grad.reshape(-1, grad.shape[-1])
         of_x = (rows @ weight).view(x.shape) if wants_x else None
-        of_weight = torch.ops.sage_snn.event_map_weight(grad, x, BACKWARD) if wants_weight else None
-        return of_x, of_weight, rows.sum(0) if wants_bias else None
+        of_weight = torch.ops.sage_snn.event_map_weight(grad, x, bits, BACKWARD) if wants_weight else None
+        return of_x, None, of_weight, rows.sum(0) if wants_bias else None
+
+
+def _keep(ctx: Any, x: Tensor, bits: Tensor | None, weight: Tensor) -> None:
+    """Keep the bits of x, or x itself where it has none."""
+    ctx.save_for_backward(x if bits is None else bits, weight)
+    ctx.lay = None if bits is None else (x.shape, x.stride())
+
+
+def _kept(ctx: Any) -> tuple[Tensor, Tensor | None, Tensor]:
+    """x, its bits and the weight; where there are bits x is only its size, and nothing is written in it."""
+    kept, weight = ctx.saved_tensors
+    return (kept, None, weight) if ctx.lay is None else (weight.new_empty_strided(*ctx.lay), kept, weight)
 
 
 def _conv_backward(grad: Tensor, x: Tensor, weight: Tensor, stride: int, which: int) -> Tensor:
@@ -164,22 +207,33 @@ def _event_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per
         *(values.data_ptr(), weights.data_ptr(), *strides, pointer(offsets), *sizes),
         *(per_mille, out.data_ptr(), torch.get_num_threads()),
     )
-    # In the layout that the graph was told of.
-    return out if is_done else _last(F.conv2d(values, weight.detach(), offsets, stride, 1))
+    if is_done:
+        tell_additions(values, weight.shape[0], stride)
+        return out
+    return _last(F.conv2d(values, weight.detach(), offsets, stride, 1))  # in the layout that the graph was told of
 
 
-def _event_conv_weight(grad: Tensor, x: Tensor, weight: Tensor, stride: int, per_mille: int) -> Tensor:
-    values, grads = _last(x), _last(grad)
+def _event_conv_weight(
+    grad: Tensor, x: Tensor, bits: Tensor | None, weight: Tensor, stride: int, per_mille: int
+) -> Tensor:
+    values, grads = None if bits is not None else _last(x), _last(grad)
     of_weight = torch.empty(weight.shape, dtype=x.dtype)
     images, inputs, height, width = x.shape
     sizes = images, height, width, inputs, weight.shape[0], stride
     is_done = function("sage_event_conv_weight", x.dtype)(
-        *(values.data_ptr(), grads.data_ptr(), *sizes, per_mille, of_weight.data_ptr(), torch.get_num_threads())
+        *(pointer(values), pointer(bits), grads.data_ptr(), *sizes, per_mille),
+        *(of_weight.data_ptr(), torch.get_num_threads()),
     )
-    return of_weight if is_done else _conv_backward(grad, x, weight, stride, 1).contiguous()
+    if is_done:
+        return of_weight
+    if bits is not None:
+        x = unpack_bits(bits, (x.numel(),), x.dtype).as_strided(x.shape, x.stride())
+    return _conv_backward(grad, x, weight, stride, 1).contiguous()
 
 
-def _fake_conv_weight(grad: Tensor, x: Tensor, weight: Tensor, stride: int, per_mille: int) -> Tensor:
+def _fake_conv_weight(
+    grad: Tensor, x: Tensor, bits: Tensor | None, weight: Tensor, stride: int, per_mille: int
+) -> Tensor:
     return x.new_empty(weight.shape)
 
 
@@ -192,25 +246,32 @@ def _event_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int) -
         *(values.data_ptr(), weights.data_ptr(), pointer(offsets), *sizes),
         *(per_mille, out.data_ptr(), torch.get_num_threads()),
     )
-    return out if is_done else F.linear(values, weights, offsets)
+    if is_done:
+        tell_additions(values, weight.shape[0])
+        return out
+    return F.linear(values, weights, offsets)
 
 
 def _empty_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
-def _event_map_weight(grad: Tensor, x: Tensor, per_mille: int) -> Tensor:
-    values = x.detach().reshape(-1, x.shape[-1])
+def _event_map_weight(grad: Tensor, x: Tensor, bits: Tensor | None, per_mille: int) -> Tensor:
+    rows, inputs = x.numel() // x.shape[-1], x.shape[-1]
+    values = None if bits is not None else x.detach().contiguous()
     grads = grad.detach().reshape(-1, grad.shape[-1]).contiguous()
-    of_weight = _fake_map_weight(grad, x, per_mille)
+    of_weight = _fake_map_weight(grad, x, bits, per_mille)
     is_done = function("sage_event_map_weight", x.dtype)(
-        *(values.data_ptr(), grads.data_ptr(), *values.shape, grads.shape[1]),
+        *(pointer(values), pointer(bits), grads.data_ptr(), rows, inputs, grads.shape[1]),
         *(per_mille, of_weight.data_ptr(), torch.get_num_threads()),
     )
-    return of_weight if is_done else grads.t() @ values
+    if is_done:
+        return of_weight
+    dense = x if bits is None else unpack_bits(bits, (rows, inputs), x.dtype)
+    return grads.t() @ dense.detach().reshape(rows, inputs)
 
 
-def _fake_map_weight(grad: Tensor, x: Tensor, per_mille: int) -> Tensor:
+def _fake_map_weight(grad: Tensor, x: Tensor, bits: Tensor | None, per_mille: int) -> Tensor:
     return x.new_empty(grad.shape[-1], x.shape[-1])
 
 
@@ -218,9 +279,13 @@ register(
     "event_conv(Tensor x, Tensor weight, Tensor? bias, int stride, int per_mille) -> Tensor", _event_conv, _empty_conv
 )
 register(
-    "event_conv_weight(Tensor grad, Tensor x, Tensor weight, int stride, int per_mille) -> Tensor",
+    "event_conv_weight(Tensor grad, Tensor x, Tensor? bits, Tensor weight, int stride, int per_mille) -> Tensor",
     _event_conv_weight,
     _fake_conv_weight,
 )
 register("event_map(Tensor x, Tensor weight, Tensor? bias, int per_mille) -> Tensor", _event_map, _empty_map)
-register("event_map_weight(Tensor grad, Tensor x, int per_mille) -> Tensor", _event_map_weight, _fake_map_weight)
+register(
+    "event_map_weight(Tensor grad, Tensor x, Tensor? bits, int per_mille) -> Tensor",
+    _event_map_weight,
+    _fake_map_weight,
+)

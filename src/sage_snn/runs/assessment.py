@@ -45,6 +45,7 @@ class Assessment(ShownInNotebooks):
     unfinished: str | None = None  # how far a run is that still has epochs to go
     work: Work | None = None  # what this machine did
     rounded: Rounded | None = None  # of int8 weights: beside those of float32
+    is_events: bool = False  # or images
 
     def as_dict(self) -> dict[str, Any]:
         """All of it, ready for JSON."""
@@ -88,7 +89,7 @@ class Assessment(ShownInNotebooks):
         head = f"{self.unfinished}\n{head}" if self.unfinished else head
         return Group(
             *(Text(shown(head)), "", _confusion(self), "", _layers(self.activity, self.work), ""),
-            Text(_energy(self.activity) + _done(self.activity, self.work)),
+            Text(_energy(self.activity, self.is_events) + _done(self.activity, self.work)),
         )
 
 
@@ -112,6 +113,7 @@ def assess(run: Run, which: Which = "last", weights_as: Weights = "float32") -> 
         unfinished=run.unfinished(which),
         work=measure_work(runs, images),
         rounded=rounded,
+        is_events=run.is_events,
     )
 
 
@@ -157,7 +159,7 @@ def _confusion(assessment: Assessment) -> Table:
 
 def _layers(activity: Activity, work: Work | None) -> Table:
     table = sheet("layer", title=f"per layer and image, on {activity.images} images")
-    for name in ("firing rate", "SOPs (AC)", "MACs", "MACs as ANN", *(("MACs done", "µs") if work else ())):
+    for name in ("firing rate", "SOPs (AC)", "MACs", "MACs as ANN", *(("done here", "µs") if work else ())):
         table.add_column(name, justify="right")
     for name, layer in activity.layers.items():
         rate = "" if layer.firing_rate is None else f"{layer.firing_rate:.1%}"
@@ -178,13 +180,14 @@ def _done(activity: Activity, work: Work | None) -> str:
     if work is None or not needed or not work.seconds:
         return ""
     return (
-        f"\ndone here, on {work.threads} threads: {work.macs:,.0f} MACs in {work.seconds * 1e3:.3g} ms per image "
-        f"({work.macs / work.seconds / 1e9:.3g} billion a second), {work.macs / needed:.1f} times the operations that "
-        "spikes need: a dense path works on zeros too"
+        f"\ndone here, on {work.threads} threads: {work.macs:,.0f} multiply-accumulates, or additions where a product "
+        f"walks events, in {work.seconds * 1e3:.3g} ms per image ({work.macs / work.seconds / 1e9:.3g} billion a "
+        f"second), {work.macs / needed:.1f} times the operations that spikes need: a dense product works on zeros too, "
+        "and over events a sum of several spikes is one product"
     )
 
 
-def _energy(activity: Activity) -> str:
+def _energy(activity: Activity, is_events: bool) -> str:
     silent = activity.silent_from
     if activity.is_silent:
         return (
@@ -194,10 +197,15 @@ def _energy(activity: Activity) -> str:
     spiking, ann = activity.energy_uj, activity.ann_energy_uj
     around = f"silent from {silent} on: what comes before reaches the output around it\n" if silent else ""
     ratio = f" ({ann / spiking:.2f} times as much)" if spiking else ""
+    seen = (
+        "counts of events: an AC for each event and weight that it meets"
+        if is_events
+        else "real-valued images: MACs, made once for all time steps"
+    )
     return (
         f"{around}energy per image: {spiking:.4g} µJ spiking, {ann:.4g} µJ as an ANN of the same layers{ratio}\n"
         f"{MAC_PJ} pJ per MAC, {AC_PJ} pJ per AC: {SOURCE}; arithmetic only, no memory access. "
-        "The first convolution sees real-valued images: MACs, made once for all time steps"
+        f"The first convolution sees {seen}"
     )
 
 

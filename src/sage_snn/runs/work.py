@@ -1,6 +1,7 @@
-"""What a machine really does for an image: multiply-accumulates of the path that runs, and seconds, layer by layer."""
+"""What a machine really does for an image: operations of the path that runs, and seconds, layer by layer."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from spikingjelly.activation_based.op_counter import DispatchCounterMode
 from torch import Tensor, nn
 
 from ..control import is_node
+from ..kernels.events import additions_told
 from .operations import DenseCounter, layer_name, own_counts
 
 _ENTRANCES = ("forward", "forward_static")  # by which a layer is called
@@ -19,7 +21,7 @@ _ENTRANCES = ("forward", "forward_static")  # by which a layer is called
 
 @dataclass(frozen=True)
 class Done:
-    """By one layer, per image."""
+    """By one layer, per image: multiply-accumulates, or additions where its product walks events."""
 
     macs: float
     seconds: float
@@ -35,7 +37,7 @@ class Work:
 
     @property
     def macs(self) -> float:
-        """Multiply-accumulates per image."""
+        """Multiply-accumulates and additions per image."""
         return sum(layer.macs for layer in self.layers.values())
 
     @property
@@ -46,7 +48,10 @@ class Work:
 
 @torch.no_grad()
 def measure_work(network: nn.Module, batches: Iterable[Tensor]) -> Work:
-    """Count the operations that run and time every layer, on batches of images (B, C, H, W); the first warms up."""
+    """Count the operations that run and time every layer, on batches of images (B, C, H, W) or events (T, B, C, H, W).
+
+    The first warms up.
+    """
     held, counter, clock = list(batches), DenseCounter(), _Clock()
     network.eval()
     _pass(network, held[0])
@@ -55,10 +60,25 @@ def measure_work(network: nn.Module, batches: Iterable[Tensor]) -> Work:
     with _timed(network, clock):
         for batch in held:
             _pass(network, batch)
-    counts, images = own_counts(counter, network), sum(map(len, held))
+    # Whoever counts torch's operations sees dense products: those over events tell of themselves.
+    counts = own_counts(counter, network) | _additions(network, held[0])
+    sizes = [batch.shape[int(batch.ndim == 5)] for batch in held]  # of events, time comes first
+    images = sum(sizes)
     names = [name for name in clock.seconds if name]
-    layers = {name: Done(counts.get(name, 0.0) / len(held[0]), clock.seconds[name] / images) for name in names}
+    layers = {name: Done(counts.get(name, 0.0) / sizes[0], clock.seconds[name] / images) for name in names}
     return Work(layers, clock.seconds[""] / images, torch.get_num_threads())
+
+
+def _additions(network: nn.Module, batch: Tensor) -> dict[str, float]:
+    """Of layers whose products walk events."""
+    made, clock = defaultdict[str, float](float), _Clock()
+
+    def add(count: int) -> None:
+        made[clock.inside[-1]] += count
+
+    with _timed(network, clock), additions_told(add):
+        _pass(network, batch)
+    return made
 
 
 def _pass(network: nn.Module, batch: Tensor) -> None:
@@ -67,10 +87,11 @@ def _pass(network: nn.Module, batch: Tensor) -> None:
 
 
 class _Clock:
-    """Seconds that passed inside each layer and in none within it."""
+    """Seconds that passed inside each layer and in none within it; the layers that run now, from the outside in."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.inside: list[str] = []
         self._within: list[float] = []  # seconds of the layers inside those that run now
 
     def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,9 +99,11 @@ class _Clock:
 
         def run(*args: Any, **options: Any) -> Any:
             self._within.append(0.0)
+            self.inside.append(name)
             started = _now()
             result = call(*args, **options)
             passed = _now() - started
+            self.inside.pop()
             self.seconds[name] = self.seconds.get(name, 0.0) + passed - self._within.pop()
             if self._within:
                 self._within[-1] += passed

@@ -25,6 +25,10 @@ template <>
 struct Vectors<double> {
     typedef double V __attribute__((vector_size(BYTES)));
 };
+template <>
+struct Vectors<std::int16_t> {
+    typedef std::int16_t V __attribute__((vector_size(BYTES)));
+};
 template <class F>
 using Vector = typename Vectors<F>::V;
 template <class F>

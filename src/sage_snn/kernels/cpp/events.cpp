@@ -3,6 +3,7 @@
 // so that zeros are all that is left out: taps, then channels, in a convolution; in the product of matrices parts of
 // at most 192 terms, first to last, on top of the bias.
 #include "blocks.h"
+#include "windows.h"
 
 namespace sage {
 namespace {
@@ -12,24 +13,6 @@ constexpr Index PART = 192;
 // Where a sum of `length` terms is cut: halves below twice a part, whole parts above.
 Index cut_of(Index length) {
     return length <= PART ? length : length < 2 * PART ? (length + 1) / 2 : PART;
-}
-
-// A convolution of 3 x 3, one pixel beyond the border: x (N, H, W, C) -> (N, H', W', O).
-struct Image {
-    Index images, height, width, inputs, outputs, stride;
-    Index rows() const { return (height - 1) / stride + 1; }
-    Index columns() const { return (width - 1) / stride + 1; }
-};
-
-// visit(first event, last, shift) for the rows of input pixels that an output sees; the shift makes of a place in a row
-// of pixels one among the rows of weights (tap, channel). Three neighbours are one list.
-template <class F, class Visit>
-inline void window(const Events<F>& events, const Image& s, Index n, Index tap, Index i, Index j, Visit&& visit) {
-    const Index y = i * s.stride + tap - 1, x = j * s.stride;
-    if (y < 0 || y >= s.height) return;
-    const Index* starts = events.starts.get() + (n * s.height + y) * s.width;
-    const Index first = x ? x - 1 : 0, last = std::min(s.width, x + 2);
-    visit(starts[first], starts[last], (3 * tap + 1 - x) * s.inputs);
 }
 
 template <class F, int NV, bool Ones>
@@ -57,7 +40,7 @@ int convolution(const F* x, const F* weight, Strides at, const F* bias, Image s,
                 int threads) {
     Events<F> events;
     const Index lines = s.images * s.rows(), inputs = s.inputs;
-    if (!find_events(x, s.images * s.height, s.width * inputs, inputs, per_mille, threads, events)) return 0;
+    if (!find_events(Reals<F>{x}, s.images * s.height, s.width * inputs, inputs, per_mille, threads, events)) return 0;
     const Blocks<F> blocks(s.outputs);
     std::unique_ptr<F[]> packed(new F[size_t(blocks.count * 9 * inputs * blocks.width())]);
     if (!pack(weight, at, inputs, 9, blocks, packed.get(), threads)) return 0;
@@ -90,8 +73,8 @@ F correlate(const Events<F>& events, const Image& s, const F* grad, Index lanes,
     return check;
 }
 
-template <class F>
-int convolution_weight(const F* x, const F* grad, Image s, Index per_mille, F* weight, int threads) {
+template <class F, class From>
+int convolution_weight(From x, const F* grad, Image s, Index per_mille, F* weight, int threads) {
     Events<F> events;
     const Index inputs = s.inputs;
     if (!find_events(x, s.images * s.height, s.width * inputs, inputs, per_mille, threads, events)) return 0;
@@ -118,7 +101,7 @@ template <class F>
 int map(const F* x, const F* weight, const F* bias, Index rows, Index inputs, Index outputs, Index per_mille, F* out,
         int threads) {
     Events<F> events;
-    if (!find_events(x, rows, inputs, cut_of(inputs), per_mille, threads, events)) return 0;
+    if (!find_events(Reals<F>{x}, rows, inputs, cut_of(inputs), per_mille, threads, events)) return 0;
     const Blocks<F> blocks(outputs);
     std::unique_ptr<F[]> packed(new F[size_t(blocks.count * inputs * blocks.width())]);
     if (!pack(weight, {inputs, 1, 0}, inputs, 1, blocks, packed.get(), threads)) return 0;
@@ -145,8 +128,8 @@ int map(const F* x, const F* weight, const F* bias, Index rows, Index inputs, In
     return 1;
 }
 
-template <class F>
-int map_weight(const F* x, const F* grad, Index rows, Index inputs, Index outputs, Index per_mille, F* weight,
+template <class F, class From>
+int map_weight(From x, const F* grad, Index rows, Index inputs, Index outputs, Index per_mille, F* weight,
                int threads) {
     Events<F> events;
     if (!find_events(x, rows, inputs, inputs, per_mille, threads, events)) return 0;
@@ -192,20 +175,23 @@ int map_weight(const F* x, const F* grad, Index rows, Index inputs, Index output
                                  {images, height, width, inputs, outputs, stride}, per_mille, out, threads);          \
     }                                                                                                                 \
     SAGE_EXPORT int sage_event_conv_weight_##SUFFIX(                                                                  \
-        const F* x, const F* grad, std::int64_t images, std::int64_t height, std::int64_t width, std::int64_t inputs, \
-        std::int64_t outputs, std::int64_t stride, std::int64_t per_mille, F* weight, int threads) {                  \
-        return sage::convolution_weight(x, grad, {images, height, width, inputs, outputs, stride}, per_mille, weight, \
-                                        threads);                                                                     \
+        const F* x, const std::uint64_t* bits, const F* grad, std::int64_t images, std::int64_t height,               \
+        std::int64_t width, std::int64_t inputs, std::int64_t outputs, std::int64_t stride, std::int64_t per_mille,   \
+        F* weight, int threads) {                                                                                     \
+        const sage::Image s{images, height, width, inputs, outputs, stride};                                          \
+        return bits ? sage::convolution_weight(sage::Spikes<F>{bits}, grad, s, per_mille, weight, threads)            \
+                    : sage::convolution_weight(sage::Reals<F>{x}, grad, s, per_mille, weight, threads);               \
     }                                                                                                                 \
     SAGE_EXPORT int sage_event_map_##SUFFIX(const F* x, const F* weight, const F* bias, std::int64_t rows,            \
                                             std::int64_t inputs, std::int64_t outputs, std::int64_t per_mille,        \
                                             F* out, int threads) {                                                    \
         return sage::map(x, weight, bias, rows, inputs, outputs, per_mille, out, threads);                            \
     }                                                                                                                 \
-    SAGE_EXPORT int sage_event_map_weight_##SUFFIX(const F* x, const F* grad, std::int64_t rows, std::int64_t inputs, \
-                                                   std::int64_t outputs, std::int64_t per_mille, F* weight,           \
-                                                   int threads) {                                                     \
-        return sage::map_weight(x, grad, rows, inputs, outputs, per_mille, weight, threads);                          \
+    SAGE_EXPORT int sage_event_map_weight_##SUFFIX(                                                                   \
+        const F* x, const std::uint64_t* bits, const F* grad, std::int64_t rows, std::int64_t inputs,                 \
+        std::int64_t outputs, std::int64_t per_mille, F* weight, int threads) {                                       \
+        return bits ? sage::map_weight(sage::Spikes<F>{bits}, grad, rows, inputs, outputs, per_mille, weight, threads)\
+                    : sage::map_weight(sage::Reals<F>{x}, grad, rows, inputs, outputs, per_mille, weight, threads);   \
     }
 
 SAGE_EVENTS(float, f32)

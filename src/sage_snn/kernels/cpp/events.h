@@ -57,23 +57,75 @@ bool active(const F* x, Index count, Word& word) {
     return plain;
 }
 
-// A look at some values that lie apart: are there clearly more than so many of a thousand?
+// What lists are made from: numbers as they lie in memory,
 template <class F>
-bool looks_dense(const F* x, Index size, Index per_mille) {
+struct Reals {
+    const F* x;
+    bool read(Index at, Index count, Word& word) const { return active(x + at, count, word); }
+    F value(Index at) const { return x[at]; }
+    static Index listed(Index) { return 1; }
+    static Index all_listed(Index, Index, Word word) { return __builtin_popcountll(word); }
+};
+
+// spikes that were kept as bits,
+template <class F>
+struct Spikes {
+    const Word* bits;
+    bool read(Index at, Index count, Word& word) const {
+        const Index shift = at % WORD;
+        word = bits[at / WORD] >> shift;
+        if (shift + count > WORD) word |= bits[at / WORD + 1] << (WORD - shift);
+        if (count < WORD) word &= (Word(1) << count) - 1;
+        return true;
+    }
+    F value(Index) const { return F(1); }
+    static Index listed(Index) { return 1; }
+    static Index all_listed(Index, Index, Word word) { return __builtin_popcountll(word); }
+};
+
+// or counts in bytes, each listed as often as it says, so that all events are 1.
+template <class F>
+struct Counts {
+    const std::uint8_t* x;
+    bool read(Index at, Index count, Word& word) const {
+        word = 0;
+#if defined(__AVX512BW__)
+        const __mmask64 here = count < WORD ? (Word(1) << count) - 1 : ~Word(0);
+        const __m512i values = _mm512_maskz_loadu_epi8(here, x + at);
+        word = _mm512_test_epi8_mask(values, values);
+#else
+        unsigned char some[WORD] = {};
+        for (Index i = 0; i < count; ++i) some[i] = x[at + i] != 0;
+        for (Index g = 0; g * 8 < count; ++g) word |= eight(some + g * 8) << (g * 8);
+#endif
+        return true;
+    }
+    F value(Index) const { return F(1); }
+    Index listed(Index at) const { return x[at]; }
+    Index all_listed(Index at, Index count, Word) const {
+        std::uint32_t sum = 0;
+        for (Index i = 0; i < count; ++i) sum += x[at + i];
+        return sum;
+    }
+};
+
+// A look at some values that lie apart: are there clearly more than so many of a thousand?
+template <class From>
+bool looks_dense(From x, Index size, Index per_mille) {
     constexpr Index looks = 128;
     Index count = 0;
     if (size < 4 * looks * WORD) return false;
     for (Index i = 0; i < looks; ++i) {
         Word word;
-        active(x + size / looks * i, WORD, word);
+        x.read(size / looks * i, WORD, word);
         count += __builtin_popcountll(word);
     }
     return count * 1000 > looks * WORD * (per_mille + per_mille / 4);
 }
 
-// The lists of x, rows x length; false if more than so many of a thousand values are not zero.
-template <class F>
-bool find_events(const F* x, Index rows, Index length, Index cut, Index per_mille, int threads, Events<F>& to) {
+// The lists of x, rows x length; false if there are more than so many events to a thousand values.
+template <class F, class From>
+bool find_events(From x, Index rows, Index length, Index cut, Index per_mille, int threads, Events<F>& to) {
     if (looks_dense(x, rows * length, per_mille)) return false;
     const Index segments = (length + cut - 1) / cut, each = words(cut), all = rows * segments;
     std::unique_ptr<Word[]> bits(new Word[size_t(all * each)]);
@@ -84,14 +136,16 @@ bool find_events(const F* x, Index rows, Index length, Index cut, Index per_mill
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static) reduction(&& : plain)
     for (Index s = 0; s < all; ++s) {
         const Index first = s % segments * cut, size = std::min(cut, length - first);
-        const F* from = x + s / segments * length + first;
+        const Index from = s / segments * length + first;
         Index count = 0;
         bool ones = true;
         for (Index i = 0; i < each; ++i) {
             Word& word = bits[size_t(s * each + i)];
             word = 0;
-            if (i * WORD < size) ones &= active(from + i * WORD, std::min(WORD, size - i * WORD), word);
-            count += __builtin_popcountll(word);
+            if (i * WORD >= size) continue;
+            const Index at = from + i * WORD, here = std::min(WORD, size - i * WORD);
+            ones &= x.read(at, here, word);
+            count += x.all_listed(at, here, word);
         }
         starts[s + 1] = count;
         plain = plain && ones;
@@ -103,13 +157,13 @@ bool find_events(const F* x, Index rows, Index length, Index cut, Index per_mill
     to.values.reset(plain ? nullptr : new F[size_t(starts[all])]);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (Index s = 0; s < all; ++s) {
-        const F* row = x + s / segments * length;
+        const Index row = s / segments * length;
         Index at = starts[s];
         for (Index i = 0; i < each; ++i)
-            for (Word word = bits[size_t(s * each + i)]; word; word &= word - 1, ++at) {
+            for (Word word = bits[size_t(s * each + i)]; word; word &= word - 1) {
                 const Index place = s % segments * cut + i * WORD + __builtin_ctzll(word);
-                to.entries[size_t(at)] = std::uint32_t(place);
-                if (!plain) to.values[size_t(at)] = row[place];
+                if (!plain) to.values[size_t(at)] = x.value(row + place);
+                for (Index times = x.listed(row + place); times; --times) to.entries[size_t(at++)] = std::uint32_t(place);
             }
     }
     return true;
