@@ -18,6 +18,7 @@ from triton.compiler import ASTSource
 
 from .available import is_interpreting
 from .forms import WIDE
+from .launch import room
 from .variants import Variant
 
 NVIDIA = {f"sm_{arch}": GPUTarget("cuda", arch, 32) for arch in (75, 80, 86, 89, 90, 100, 120)}
@@ -92,7 +93,9 @@ def compiled(target: str, chosen: Iterable[Variant] | None = None) -> Iterator[R
 
 
 def _row(variant: Variant, target: str) -> Row:
-    options = {"num_warps": variant.threads // TARGETS[target].warp_size, "enable_fp_fusion": False}  # as in launch.py
+    has_scratch = variant.signature.get("scratch", "constexpr") != "constexpr"
+    options = room(variant.kernel, has_scratch=has_scratch) if target in NVIDIA else {}
+    options |= {"num_warps": variant.threads // TARGETS[target].warp_size, "enable_fp_fusion": False}  # as in launch.py
     made: Any = triton.compile(_source(variant), target=TARGETS[target], options=options)
     read = _from_nvidia if target in NVIDIA else _from_amd
     registers, spilled, loads, arithmetic = read(made.asm)

@@ -22,8 +22,23 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, threads: int = 1
     if first.is_meta:
         write_down(kernel, arguments, constants, threads)
         return
+    options = room(kernel, has_scratch=constants.get("scratch") is not None) if _is_nvidias(first.device) else {}
+    options["num_warps"] = threads // _together(first.device)
     with torch.cuda.device_of(first):
-        kernel[grid](*arguments, **constants, num_warps=threads // _together(first.device), enable_fp_fusion=False)
+        kernel[grid](*arguments, **constants, **options, enable_fp_fusion=False)
+
+
+def room(kernel: Any, *, has_scratch: bool) -> dict[str, int]:
+    """Registers that a thread may have, for kernels that need few.
+
+    Left to itself NVIDIA's compiler aims at many programs at a time, and puts a value of some forms into memory for it.
+    """
+    is_light = kernel.__name__ == "fire_kernel" or (kernel.__name__ == "back_kernel" and has_scratch)
+    return {"maxnreg": 168} if is_light else {}
+
+
+def _is_nvidias(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.hip is None
 
 
 @cache
