@@ -45,7 +45,7 @@ class _Finer(PerGroup):
         self.zscores = self._means([track.zscores for track in self.tracks])
 
     def _new_track(self, count: int, device: torch.device) -> Track:
-        return Track(torch.full((count,), count == 1, device=device), self.base)
+        return Track(torch.full((count,), count == 1, device=device), self.base, are_some_alone=count == 1)
 
     def state_dict(self) -> dict[str, Any]:
         """The finer slopes too."""

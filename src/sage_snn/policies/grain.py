@@ -24,25 +24,29 @@ class Method(Protocol):
 
 
 class Track:
-    """Values that are compared with each other, (values,): their history and their slopes."""
+    """Values that are compared with each other, (values,): their history and their slopes.
 
-    def __init__(self, alone: Tensor, base: float) -> None:
-        self.alone = alone  # those that say nothing by themselves
+    `alone` are those that say nothing by themselves; whether there are any is told, as asking a device would wait.
+    """
+
+    def __init__(self, alone: Tensor, base: float, *, are_some_alone: bool) -> None:
+        self.alone, self._are_some_alone = alone, are_some_alone
         self.history = History.start(len(alone), alone.device)
         self.slopes = torch.full((len(alone),), base, dtype=precise(alone.device), device=alone.device)
         self.smoothed = self.zscores = self.slopes * torch.nan
 
     def observe(self, statistics: Statistics, observed: Tensor) -> None:
         """Take the values of a step."""
-        seen = observed.masked_fill(self.alone, torch.nan)
-        self.history, self.smoothed, scores = statistics.update(self.history, seen)
-        self.zscores = scores.masked_fill(self.alone, 0.0)
-        self._is_gap = ~observed.isfinite()
+        if self._are_some_alone:
+            observed = observed.masked_fill(self.alone, torch.nan)
+        self.history, self.smoothed, self.zscores = statistics.update(self.history, observed)
+        if self._are_some_alone:
+            self.zscores = self.zscores.masked_fill(self.alone, 0.0)
 
     def decide(self, law: Law, *, can_look: bool) -> None:
         """Let the law have the scores; values without one keep their slopes."""
         slopes = law(self.zscores).to(self.slopes)
-        keep = self._is_gap | self.alone | self.zscores.isnan()
+        keep = self.alone | self.zscores.isnan()
         if can_look and not (slopes[~keep] > 0).all():
             raise ValueError(f"the law gave {slopes.tolist()} for {self.zscores.tolist()}: slopes must be positive")
         self.slopes = torch.where(keep, self.slopes, slopes)
@@ -85,7 +89,7 @@ class PerGroup:
         # Without two values to spread, a deviation says nothing: such a group keeps its base and stays out of the mean.
         is_deviation = self.method.spread in (SPREADS["std"], SPREADS["sample_std"])
         alone = [is_deviation and group.width == 1 for group in self.groups]
-        return [Track(torch.tensor(alone, device=device), self.base)]
+        return [Track(torch.tensor(alone, device=device), self.base, are_some_alone=any(alone))]
 
     @property
     def slopes(self) -> Tensor:

@@ -154,7 +154,7 @@ class Reader:
         if not everybody:
             raise RuntimeError(_nothing_read(has_read))
         means = iter([part[:-1] / part[-1] for part in sums.split([len(tap.sums) for tap in self.all_taps])])
-        return [torch.cat([next(means) for _ in taps]) for taps in self.taps]
+        return [next(means) if len(taps) == 1 else torch.cat([next(means) for _ in taps]) for taps in self.taps]
 
     def _agree_on_widths(self) -> None:
         """A rank that did not reach a node has not seen its channels, and learns from the others how many there are."""

@@ -26,7 +26,8 @@ class PerToken(PerGroup):
 
     def _start(self, device: torch.device) -> list[Track]:
         self._tokens: list[TokenSlopes] = []
-        tracks = [Track(torch.tensor([group.width == 1], device=device), self.base) for group in self.groups]
+        alone = [group.width == 1 for group in self.groups]
+        tracks = [Track(torch.tensor([one], device=device), self.base, are_some_alone=one) for one in alone]
         self._last = [track.slopes.reshape(1, 1, 1) for track in tracks]
         return tracks
 
