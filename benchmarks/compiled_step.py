@@ -10,6 +10,7 @@ from time import perf_counter
 import torch
 
 from sage_snn.bench.contestants import training_step
+from sage_snn.bench.firing import Stated
 from sage_snn.bench.measures import LARGE, MIDDLE, SMALL
 from sage_snn.kernels.memory import keep_freed_memory
 
@@ -18,7 +19,7 @@ REPETITIONS = 9
 
 def main(width: str) -> None:
     """Print minimum and median of every contestant."""
-    size = {str(size.dim): size for size in (SMALL, MIDDLE, LARGE)}[width]
+    size = Stated({str(size.dim): size for size in (SMALL, MIDDLE, LARGE)}[width])
     keep_freed_memory()
     models = {
         "SpikingJelly": size.theirs(),

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from sage_snn.bench.contestants import Size, training_step
+from sage_snn.bench.contestants import training_step
+from sage_snn.bench.firing import Stated
 from sage_snn.bench.measures import LARGE, MIDDLE, SMALL
 
 KINDS = {  # the first that a name holds, in this order
@@ -42,9 +43,9 @@ def shares(step: Callable[[], None]) -> dict[str, float]:
 
 def main() -> None:
     """A line per network and contestant."""
-    for size in (LARGE, MIDDLE, SMALL):
-        for name, build in (("SpikingJelly", Size.theirs), ("ours", Size.ours)):
-            found = shares(training_step(build(size), size))
+    for size in map(Stated, (LARGE, MIDDLE, SMALL)):
+        for name, build in (("SpikingJelly", size.theirs), ("ours", size.ours)):
+            found = shares(training_step(build(), size))
             print(f"{size}, {name}: " + ", ".join(f"{kind} {share:.0f} %" for kind, share in found.items()), flush=True)
 
 

@@ -221,6 +221,15 @@ def bench(
     compiled: Annotated[
         bool, typer.Option("--compile", help="both networks under torch.compile too; minutes (on a GPU always)")
     ] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help="measure with the weights and test images of a Spikformer's run; default: networks at a stated rate",
+            metavar="RUN",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: DataDir = None,
     out: Annotated[
         Path | None, typer.Option(help="write the rows as JSON, and without --quick a picture beside it")
     ] = None,
@@ -231,11 +240,13 @@ def bench(
     """Training step, memory, overhead and inference against SpikingJelly, contestants taking turns."""
     from .bench.bench import run_bench
     from .machine import devices
+    from .runs import open_run
 
     known = {found.type: found for found in devices()}
     if device is not None and device not in known:
         raise typer.BadParameter(f"{device} is not here; choose from {', '.join(known)}")
-    run_bench(out, quick=quick, compiled=compiled, device=device or list(known)[-1])
+    opened = None if run is None else open_run(run, data_dir)
+    run_bench(out, quick=quick, compiled=compiled, device=device or list(known)[-1], run=opened)
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """What kind of machine this is, in words that belong beside every measurement."""
 
+import os
 import platform
 from pathlib import Path
 
@@ -25,6 +26,20 @@ def vectors() -> str:
     """The widest vector instructions that it has, or "vectors unknown"."""
     flags = set((_line("flags") or _line("Features")).split())
     return next((words for flag, words in _VECTORS.items() if flag in flags), "vectors unknown")
+
+
+def vectors_used() -> str:
+    """The class of machine that measurements are of: its vectors, or those to which torch, oneDNN and kernels are held.
+
+    All three held to AVX2 make it a machine of that class; one alone is told beside the processor's own vectors.
+    """
+    onednn, kernels = (os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "SAGE_SNN_MARCH"))
+    torchs = torch.backends.cpu.get_cpu_capability() if "ATEN_CPU_CAPABILITY" in os.environ else ""
+    held = {"torch": torchs, "oneDNN": onednn, "kernels": kernels}
+    if (torchs, onednn.upper(), kernels) == ("AVX2", "AVX2", "x86-64-v3"):
+        return f"AVX2 (held to it; the processor has {vectors()})"
+    told = ", ".join(f"{name} to {isa}" for name, isa in held.items() if isa)
+    return vectors() + (told and f" (held: {told})")
 
 
 def devices() -> list[torch.device]:

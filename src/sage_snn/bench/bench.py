@@ -1,9 +1,8 @@
 """All measurements in order, with a bar, a table, JSON and a picture of the growth curves."""
 
 import json
-import os
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,35 @@ from rich.table import Table
 
 from ..kernels.memory import keep_freed_memory
 from ..kernels.path import code_on
-from ..machine import device_name, processor, vectors
+from ..machine import device_name, processor, vectors_used
+from ..runs import Run
 from ..screen import console, sheet
 from . import gpu, measures
-from .events import PRODUCTS, event_driven
+from .events import FEW, PRODUCTS, event_driven
+from .firing import RATE, Stated
 from .measures import LARGE, MIDDLE, RESNET, SMALL, Row
 from .policies import policies
+from .trained import Trained, training_batch
+
+REPETITIONS = 7
 
 
-def run_bench(out: Path | None, *, quick: bool, compiled: bool = False, device: str = "cpu") -> list[Row]:
-    """Measure on a device, print the table, and write it to `out` (JSON; a picture of the growth curves beside it)."""
+def run_bench(
+    out: Path | None, *, quick: bool, compiled: bool = False, device: str = "cpu", run: Run | None = None
+) -> list[Row]:
+    """Measure on a device, print the table, and write it to `out` (JSON; a picture of the growth curves beside it).
+
+    With the weights of `run` what depends on weights; else networks that fire at a stated rate, and everything.
+    """
     with torch.device(device):  # networks and data are made there
-        return _run_bench(out, quick, compiled)
+        return _run_bench(out, list(_plan(quick, compiled, run)), weights_in_words(run))
 
 
-def _run_bench(out: Path | None, quick: bool, compiled: bool) -> list[Row]:
+def _run_bench(out: Path | None, plan: list[tuple[str, Iterator[Row]]], weights: str) -> list[Row]:
     keep_freed_memory()  # for all contestants alike, as in training
     screen = console()
-    screen.print("\n".join(environment_lines()), highlight=False)
+    screen.print("\n".join([*environment_lines(), f"weights {weights}"]), highlight=False)
     rows: list[Row] = []
-    plan = list(_plan(quick, compiled))
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("measuring", total=len(plan))
         for name, measure in plan:
@@ -44,33 +52,52 @@ def _run_bench(out: Path | None, quick: bool, compiled: bool) -> list[Row]:
     screen.print(*tables(rows), sep="\n\n")
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(
-            json.dumps({"environment": environment(), "rows": [asdict(row) for row in rows]}, indent=2) + "\n"
-        )
+        written = {"environment": environment(), "weights": weights, "rows": [asdict(row) for row in rows]}
+        out.write_text(json.dumps(written, indent=2) + "\n")
         draw_growth(rows, out.with_suffix(".png"))
         screen.print(f"written to {out}")
     return rows
 
 
-def _plan(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
-    repetitions = 7
-    if torch.get_default_device().type != "cpu":
-        yield from gpu.plan(quick, repetitions)
-        return
-    sizes = (SMALL,) if quick else (SMALL, MIDDLE, LARGE)
-    yield "training step", measures.training(sizes, repetitions, compiled=compiled)
-    resnet = measures.training((RESNET,), repetitions, measure="training step of ResNet-19", compiled=compiled)
-    yield "training step of ResNet-19", resnet
-    yield "BatchNorm and LIF", measures.units(measures.UNITS, repetitions)
-    yield "event-driven products", event_driven(PRODUCTS[-1:] if quick else PRODUCTS, repetitions)
-    yield "SAGE overhead", measures.overhead(sizes, 2 * repetitions + 1)  # to see a hundredth of a step
-    single = measures.Size(384, 12, 1)
-    yield "inference", measures.inferring((single,) if quick else (LARGE, single), repetitions)
+def _plan(quick: bool, compiled: bool, run: Run | None) -> Iterator[tuple[str, Iterator[Row]]]:
+    if run is not None:
+        yield from _plan_of_run(run, quick, compiled)
+    elif torch.get_default_device().type != "cpu":
+        yield from gpu.plan(quick, REPETITIONS)
+    else:
+        yield from _plan_on_cpu(quick, compiled)
+
+
+def _plan_of_run(run: Run, quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
+    size = Trained(run, training_batch(run))
+    yield "training step", measures.training((size,), REPETITIONS, compiled=compiled)
+    yield "SAGE overhead", measures.overhead((size,), 2 * REPETITIONS + 1)  # to see a hundredth of a step
+    batches = (1,) if quick else (LARGE.batch, 1)
+    yield "inference", measures.inferring((Trained(run, batch) for batch in batches), REPETITIONS)
+
+
+def _plan_on_cpu(quick: bool, compiled: bool) -> Iterator[tuple[str, Iterator[Row]]]:
+    sizes = [Stated(size) for size in ((SMALL,) if quick else (SMALL, MIDDLE, LARGE))]
+    yield "training step", measures.training(sizes, REPETITIONS, compiled=compiled)
+    name = "training step of ResNet-19"
+    yield name, measures.training((Stated(RESNET),), REPETITIONS, measure=name, compiled=compiled)
+    yield "BatchNorm and LIF", measures.units(measures.UNITS, REPETITIONS)
+    yield "event-driven products", event_driven(FEW if quick else PRODUCTS, REPETITIONS)
+    yield "SAGE overhead", measures.overhead(sizes, 2 * REPETITIONS + 1)
+    single = Stated(replace(LARGE, batch=1))
+    yield "inference", measures.inferring((single,) if quick else (sizes[-1], single), REPETITIONS)
     if not quick:
-        yield "policies", policies(SMALL, repetitions)
+        yield "policies", policies(sizes[0], REPETITIONS)
         yield "memory", measures.memory()
         yield "memory of ResNet-19", measures.memory(RESNET, large=RESNET.batch)
-        yield "growth", measures.growth(repetitions)
+        yield "growth", measures.growth(REPETITIONS)
+
+
+def weights_in_words(run: Run | None) -> str:
+    """Where those of the networks come from."""
+    if run is not None:
+        return f"of the run {run.name}, the same on both sides, on its test images"
+    return f"as drawn, the same on both sides; every neuron behind a normalisation brought to fire at {RATE:.0%}"
 
 
 def environment() -> dict[str, Any]:
@@ -78,18 +105,12 @@ def environment() -> dict[str, Any]:
     from importlib.metadata import version
 
     return {
-        "processor": f"{processor()}, {vectors()}{_restrained()}",
+        "processor": f"{processor()}, {vectors_used()}",
         "threads": torch.get_num_threads(),
         "device": device_name(torch.get_default_device()),
         "kernels": code_on(torch.empty(0)),  # on the device that is measured
         "versions": {name: version(name) for name in ("sage-snn", "torch", "spikingjelly")},
     }
-
-
-def _restrained() -> str:
-    """What of the processor's vectors torch was told not to use, in words."""
-    used, isa = torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA")
-    return f" (torch held to {used}, oneDNN to {isa})" if isa else ""
 
 
 def environment_lines() -> list[str]:
@@ -102,10 +123,10 @@ def environment_lines() -> list[str]:
 
 def tables(rows: list[Row]) -> Iterator[Table]:
     """Per measurement: minimum and median over the repetitions, and the ratio of the minima to SpikingJelly's."""
-    for (measure, size), group in groupby(rows, key=lambda row: (row.measure, row.size)):
-        shown = sheet(title=f"{measure}: {size}")
+    for (measure, size, rates), group in groupby(rows, key=lambda row: (row.measure, row.size, row.rates)):
+        shown = sheet(title=f"{measure}: {size}{_rates_in_words(rates)}")
         for name in ("contestant", "minimum", "median", "times as good"):
-            shown.add_column(name, justify="left" if name == "contestant" else "right")
+            shown.add_column(name, justify="left" if name == "contestant" else "right", no_wrap=True)
         shown.add_column("")
         for row in group:
             scale, unit = (1e3, "ms") if row.unit == "s" else (1, row.unit)
@@ -113,6 +134,12 @@ def tables(rows: list[Row]) -> Iterator[Table]:
             times = [f"{value * scale:.4g} {unit}" for value in (row.minimum, row.median)]
             shown.add_row(row.contestant, *times, ratio, row.note)
         yield shown
+
+
+def _rates_in_words(rates: dict[str, float]) -> str:
+    parts = {"firing": [part for part in rates if " " not in part], "not zero": [part for part in rates if " " in part]}
+    told = (f"{title} {', '.join(f'{part} {rates[part]:.1%}' for part in of)}" for title, of in parts.items() if of)
+    return "".join(f"; {words}" for words in told)
 
 
 def draw_growth(rows: list[Row], path: Path) -> None:

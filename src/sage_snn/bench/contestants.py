@@ -1,4 +1,4 @@
-"""What is measured: our Spikformer, and SpikingJelly's of the same depth, width and heads."""
+"""What is measured: a network of ours and SpikingJelly's with the same weights, and a batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
-from spikingjelly.activation_based.model.spikformer import Spikformer as SpikingJellySpikformer
 from torch import Tensor, nn
 
 from ..layers import NormLIF, StatelessLIF
-from ..models import spikformer
+from ..models import resnet19, spikformer
+from .peers import OWN, peers
 
 
 class Contest(Protocol):
@@ -79,18 +79,39 @@ class Size:
         return spikformer(self.depth, self.dim, self.heads, self.time_steps, image_size=self.image)
 
     def theirs(self) -> nn.Module:
-        """SpikingJelly's: it pools before the neurons, which is the cheaper order; multi-step mode as it recommends."""
+        """SpikingJelly's, with the same weights: it pools before the neurons, which is the cheaper order."""
+        return peers(self.ours())[OWN]()
+
+
+@dataclass(frozen=True)
+class ResNetSize:
+    """A network and a batch."""
+
+    width: float
+    batch: int
+    time_steps: int = 4
+    image: int = 32
+
+    def __str__(self) -> str:
+        return f"{self.network}, batch {self.batch}, T={self.time_steps}, {self.image} pixels"
+
+    @property
+    def network(self) -> str:
+        """Its name, without the batch."""
+        return f"ResNet-19 of width {self.width:g}"
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Random images and labels."""
+        return random_data(self.batch, self.image)
+
+    def ours(self) -> nn.Module:
+        """Our network."""
         torch.manual_seed(0)
-        return SpikingJellySpikformer(
-            T=self.time_steps,
-            img_size_h=self.image,
-            img_size_w=self.image,
-            patch_size=4,
-            num_classes=10,
-            embed_dims=self.dim,
-            num_heads=self.heads,
-            depths=self.depth,
-        )
+        return resnet19(width=self.width, time_steps=self.time_steps, image_size=self.image)
+
+    def theirs(self) -> nn.Module:
+        """The same of SpikingJelly's layers."""
+        return peers(self.ours())[OWN]()
 
 
 def training_step(
@@ -111,7 +132,7 @@ def training_step(
     return step
 
 
-def inference(model: nn.Module, size: Size) -> Callable[[], None]:
+def inference(model: nn.Module, size: Contest) -> Callable[[], None]:
     """A forward pass without gradients."""
     images, _ = size.data()
 
@@ -121,15 +142,6 @@ def inference(model: nn.Module, size: Size) -> Callable[[], None]:
         functional.reset_net(model)
 
     return run
-
-
-def settled(model: nn.Module, size: Size) -> nn.Module:
-    """In eval mode with normalisation that has seen data, so that neurons fire as they would."""
-    with torch.no_grad():
-        for _ in range(3):
-            model(size.data()[0])
-            functional.reset_net(model)
-    return model.eval()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The same measurements where a GPU is: batches that fill it, mixed precision, and every way to make the peers fast."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -9,7 +9,8 @@ from torch import nn
 from ..kernels import switched_off
 from ..policies import SAGE
 from . import measures
-from .contestants import Size, Unit, training_step
+from .contestants import Contest, Size, Unit, training_step
+from .firing import Stated
 from .measures import Row
 from .timing import alternate
 
@@ -21,7 +22,7 @@ MODES: dict[str, dict[str, Any]] = {"torch.compile": {}, "CUDA graphs": {"mode":
 
 def plan(quick: bool, repetitions: int) -> Iterator[tuple[str, Iterator[Row]]]:
     """Name and rows of each measurement."""
-    sizes = SIZES[:1] if quick else SIZES
+    sizes = [Stated(size) for size in (SIZES[:1] if quick else SIZES)]
     yield "training step", training(sizes, repetitions, half=False)
     yield "training step, bfloat16", training(sizes, repetitions, half=True)
     yield "BatchNorm and LIF", measures.units(UNITS, repetitions)
@@ -30,7 +31,7 @@ def plan(quick: bool, repetitions: int) -> Iterator[tuple[str, Iterator[Row]]]:
     yield "memory", memory(sizes)
 
 
-def training(sizes: tuple[Size, ...], repetitions: int, *, half: bool) -> Iterator[Row]:
+def training(sizes: Iterable[Contest], repetitions: int, *, half: bool) -> Iterator[Row]:
     """SpikingJelly by the fastest path that it finds itself, and ours, with SAGE too; compiled and as graphs."""
     for size in sizes:
         controlled = size.ours()
@@ -49,7 +50,7 @@ def training(sizes: tuple[Size, ...], repetitions: int, *, half: bool) -> Iterat
         yield from measures.rows(f"training step{', bfloat16' if half else ''}", str(size), times)
 
 
-def memory(sizes: tuple[Size, ...]) -> Iterator[Row]:
+def memory(sizes: Iterable[Contest]) -> Iterator[Row]:
     """Peak of what torch allocated on the device in a training step, above what the weights take."""
     for size in sizes:
         peaks = {"SpikingJelly": _peak(size.theirs, size), "ours": _peak(size.ours, size)}
@@ -59,7 +60,7 @@ def memory(sizes: tuple[Size, ...]) -> Iterator[Row]:
             yield Row("peak memory of a step", str(size), name, peak, peak, "MB", ratio, share)
 
 
-def _peak(build: Callable[[], nn.Module], size: Size) -> float:
+def _peak(build: Callable[[], nn.Module], size: Contest) -> float:
     step = training_step(build(), size)
     step()
     before = torch.accelerator.memory_allocated()

@@ -2,8 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,8 +15,9 @@ from ..kernels import switched_off
 from ..kernels.events import dense_products
 from ..policies import SAGE
 from ..signals import Constant, HeadEntropy, HeadStatistics, Signal
-from .contestants import Contest, Size, Unit, inference, settled, training_step, unit_step
-from .resnet import ResNetSize
+from .contestants import Contest, ResNetSize, Size, Unit, inference, training_step, unit_step
+from .firing import Stated, rates_of
+from .peers import peers
 from .timing import Timing, alternate
 
 SMALL, MIDDLE, LARGE = Size(64, 8, 32), Size(192, 12, 16), Size(384, 12, 8)
@@ -27,7 +28,10 @@ RECORDED = (0.25, 0.5, 1.0, 2.0)  # temperatures of the studies
 
 @dataclass(frozen=True)
 class Row:
-    """One contestant in one measurement; the ratio says how many times the peer's cost it saves."""
+    """One contestant in one measurement; the ratio says how many times the peer's cost it saves.
+
+    `rates`: how often the parts of our network fired, where it was measured.
+    """
 
     measure: str
     size: str
@@ -37,26 +41,34 @@ class Row:
     unit: str
     ratio: float | None
     note: str = ""
+    rates: dict[str, float] = field(default_factory=dict[str, float])
 
 
 def training(
-    sizes: tuple[Contest, ...], repetitions: int, *, measure: str = "training step", compiled: bool = False
+    sizes: Iterable[Contest], repetitions: int, *, measure: str = "training step", compiled: bool = False
 ) -> Iterator[Row]:
     """A training step: SpikingJelly, also channels last and accelerated; ours, dense, without kernels; compiled."""
     for size in sizes:
-        ours, twin = size.ours(), training_step(size.ours(), size)
-        contestants = {
-            "SpikingJelly": training_step(size.theirs(), size),
-            "SpikingJelly, channels last": training_step(channels_last(size.theirs()), size),
-            "SpikingJelly, accelerated": training_step(accelerate(size.theirs()), size),
-            "ours": training_step(ours, size),
+        models = _in_both_layouts(size.ours()) | {
+            "SpikingJelly, accelerated": accelerate(size.theirs()),
+            "ours": size.ours(),
+        }
+        contestants = {name: training_step(model, size) for name, model in models.items()} | {
             "ours, dense products": inside(dense_products, training_step(size.ours(), size)),
-            "ours, torch twin": inside(switched_off, twin),
+            "ours, torch twin": inside(switched_off, training_step(size.ours(), size)),
         }
         if compiled:
             models = {"SpikingJelly": size.theirs(), "ours": size.ours()}
             contestants |= compiled_steps(models, size, "torch.compile")
-        yield from rows(measure, str(size), alternate(contestants, repetitions))
+        rates = rates_of(size.ours().train(), size.data()[0])
+        yield from rows(measure, str(size), alternate(contestants, repetitions), rates)
+
+
+def _in_both_layouts(ours: nn.Module) -> dict[str, nn.Module]:
+    """SpikingJelly's networks with the weights of ours, in the order of the axes and with channels last."""
+    makers = peers(ours)
+    in_order = {name: make() for name, make in makers.items()}
+    return in_order | {f"{name}, channels last": channels_last(make()) for name, make in makers.items()}
 
 
 def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
@@ -71,7 +83,7 @@ def units(units: tuple[Unit, ...], repetitions: int) -> Iterator[Row]:
         yield from rows("BatchNorm and LIF", str(unit), alternate(contestants, repetitions, calls=10))
 
 
-def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
+def overhead(sizes: Iterable[Contest], repetitions: int) -> Iterator[Row]:
     """SAGE, exact and at every step: the statistic, the controller, and the whole as a share of the step.
 
     Beside them what the studies record: entropy and Gini impurity at four temperatures.
@@ -89,16 +101,16 @@ def overhead(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
             step()
             parts = {"plain step": inside(sage.paused, plain), "step with SAGE": step}
             times = alternate(parts | alone, repetitions)
-        whole = times["plain step"].minimum
+        whole, rates = times["plain step"].minimum, rates_of(size.ours().train(), size.data()[0])
         for name in alone:
-            share = f"{100 * times[name].minimum / whole:.2f} % of the step"
-            yield Row("SAGE overhead", str(size), name, times[name].minimum, times[name].median, "s", None, share)
+            share, timing = f"{100 * times[name].minimum / whole:.2f} % of the step", times[name]
+            yield Row("SAGE overhead", str(size), name, timing.minimum, timing.median, "s", None, share, rates)
         extra = times["step with SAGE"].minus(times["plain step"])
         share = f"{100 * extra / whole:+.2f} % of the step, median difference"
-        yield Row("SAGE overhead", str(size), "whole", extra, extra, "s", None, share)
+        yield Row("SAGE overhead", str(size), "whole", extra, extra, "s", None, share, rates)
 
 
-def _spikes_of(model: nn.Module, size: Size) -> list[tuple[Source, tuple[Any, ...]]]:
+def _spikes_of(model: nn.Module, size: Contest) -> list[tuple[Source, tuple[Any, ...]]]:
     """Query and key of every block in one pass, as the taps see them."""
     spikes: list[tuple[Source, tuple[Any, ...]]] = []
     sources = [source for block in find_blocks(model) for source in block.sources]
@@ -120,26 +132,27 @@ def _statistic(spikes: list[tuple[Source, tuple[Any, ...]]], signal: Signal, tim
     return read
 
 
-def _controller(size: Size) -> Callable[[], None]:
+def _controller(size: Contest) -> Callable[[], None]:
     """From readings to slopes, where reading costs nothing."""
-    model, nothing = size.ours(), torch.zeros(1, 1, size.heads, 1, 1)
-    blocks = [Block(b.neurons, heads=size.heads, read=lambda _: (nothing, nothing)) for b in find_blocks(model)]
+    model = size.ours()
+    found = find_blocks(model)
+    (heads,) = {source.width for block in found for source in block.sources}
+    nothing = torch.zeros(1, 1, heads, 1, 1)
+    blocks = [Block(b.neurons, heads=heads, read=lambda _: (nothing, nothing)) for b in found]
     return SAGE(model, warmup_steps=0, blocks=blocks, signal=Constant()).step
 
 
-def inferring(sizes: tuple[Size, ...], repetitions: int) -> Iterator[Row]:
+def inferring(sizes: Iterable[Contest], repetitions: int) -> Iterator[Row]:
     """A forward pass in eval mode: SpikingJelly in both layouts, ours as trained, and both deployment forms."""
     for size in sizes:
-        ours = settled(size.ours(), size)
-        contestants = {
-            "SpikingJelly": inference(settled(size.theirs(), size), size),
-            "SpikingJelly, channels last": inference(channels_last(settled(size.theirs(), size)), size),
-            "ours": inference(ours, size),
-            "ours, fused": inference(fuse(ours), size),
-            **({"ours, fused, int8": inference(fuse(ours, "int8"), size)} if _is_cpu() else {}),
-        }
-        for row in rows("inference", str(size), alternate(contestants, repetitions)):
-            yield Row(**{**vars(row), "note": f"{size.batch / row.minimum:.1f} images/s"})
+        ours = size.ours().eval()
+        models = _in_both_layouts(ours) | {"ours": ours, "ours, fused": fuse(ours)}
+        if _is_cpu():
+            models["ours, fused, int8"] = fuse(ours, "int8")
+        contestants = {name: inference(model, size) for name, model in models.items()}
+        rates = rates_of(ours, size.data()[0])
+        for row in rows("inference", str(size), alternate(contestants, repetitions), rates):
+            yield replace(row, note=f"{size.batch / row.minimum:.1f} images/s" + (row.note and f"; {row.note}"))
 
 
 def _is_cpu() -> bool:
@@ -169,14 +182,16 @@ def growth(repetitions: int) -> Iterator[Row]:
     }
     for name, sizes in curves.items():
         for size in sizes:
-            ours, controlled = size.ours(), size.ours()
+            stated = Stated(size)
+            ours, controlled = stated.ours(), stated.ours()
             sage = SAGE(controlled, warmup_steps=0)
             contestants = {
-                "SpikingJelly": training_step(size.theirs(), size),
+                "SpikingJelly": training_step(stated.theirs(), size),
                 "ours": training_step(ours, size),
                 "ours with SAGE": training_step(controlled, size, sage.step),
             }
-            yield from rows(f"growth with {name}", str(size), alternate(contestants, repetitions))
+            rates = rates_of(ours, size.data()[0])
+            yield from rows(f"growth with {name}", str(size), alternate(contestants, repetitions), rates)
             sage.remove()
 
 
@@ -185,11 +200,22 @@ def channels_last(model: nn.Module) -> nn.Module:
     return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
-def rows(measure: str, size: str, times: dict[str, Timing]) -> Iterator[Row]:
-    """A row per contestant, beside SpikingJelly."""
+def rows(measure: str, size: str, times: dict[str, Timing], rates: dict[str, float] | None = None) -> Iterator[Row]:
+    """A row per contestant, beside SpikingJelly; ours also beside the fastest like it."""
     peer = times["SpikingJelly"].minimum
     for name, timing in times.items():
-        yield Row(measure, size, name, timing.minimum, timing.median, "s", peer / timing.minimum)
+        ratio, note = peer / timing.minimum, _beside(name, times)
+        yield Row(measure, size, name, timing.minimum, timing.median, "s", ratio, note, rates or {})
+
+
+def _beside(name: str, times: dict[str, Timing]) -> str:
+    """Ours against SpikingJelly's better layout, ours compiled against SpikingJelly's compiled."""
+    kind, _, way = name.partition(", ")
+    like = [f"SpikingJelly, {way}"] if way else ["SpikingJelly", "SpikingJelly, channels last"]
+    if kind != "ours" or not times.keys() >= set(like):
+        return ""
+    ratio = min(times[other].minimum for other in like) / times[name].minimum
+    return f"{ratio:.2f} {f'where both have {way}' if way else 'to the better layout'}"
 
 
 def compiled_steps(

@@ -1,45 +1,7 @@
-"""ResNet-19, ours and the same network of SpikingJelly's layers."""
+"""ResNet-19 of SpikingJelly's layers, which has no such network: in multi-step mode, as its own residual networks."""
 
-from dataclasses import dataclass
-
-import torch
 from spikingjelly.activation_based import functional, layer, neuron, surrogate
 from torch import Tensor, nn
-
-from ..models import resnet19
-from .contestants import random_data
-
-
-@dataclass(frozen=True)
-class ResNetSize:
-    """A network and a batch."""
-
-    width: float
-    batch: int
-    time_steps: int = 4
-    image: int = 32
-
-    def __str__(self) -> str:
-        return f"{self.network}, batch {self.batch}, T={self.time_steps}, {self.image} pixels"
-
-    @property
-    def network(self) -> str:
-        """Its name, without the batch."""
-        return f"ResNet-19 of width {self.width:g}"
-
-    def data(self) -> tuple[Tensor, Tensor]:
-        """Random images and labels."""
-        return random_data(self.batch, self.image)
-
-    def ours(self) -> nn.Module:
-        """Our network."""
-        torch.manual_seed(0)
-        return resnet19(width=self.width, time_steps=self.time_steps, image_size=self.image)
-
-    def theirs(self) -> nn.Module:
-        """SpikingJelly has no ResNet-19: its layers in multi-step mode, as its own residual networks have them."""
-        torch.manual_seed(0)
-        return SpikingJellyResNet19(self.width, self.time_steps)
 
 
 class SpikingJellyResNet19(nn.Module):
