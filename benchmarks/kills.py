@@ -182,8 +182,8 @@ def content(folder: Path) -> dict[str, object]:
         name = str(path.relative_to(folder))
         if path.is_dir() or "tensorboard" in name or name.startswith("studies/") or "/.locks/" in f"/{name}":
             continue
-        if path.suffix == ".pt":  # they hold times; two are kept
-            found[f"{path.parent.relative_to(folder)}/step {path.name.split('-')[1]}"] = None
+        if path.suffix == ".pt":  # they hold times; of two that are kept, the older may be of a polite stop
+            found[f"{path.parent.relative_to(folder)}/newest"] = path.name.split("-")[1]
         elif path.name == "metrics.jsonl":
             found[name] = [_timeless(json.loads(line)) for line in path.read_text().splitlines()]
         elif path.name == "summary.json":
