@@ -112,3 +112,28 @@ def test_of_two_processes_that_resume_a_run_at_once_the_second_is_refused(tmp_pa
     assert f"is being trained by process {first.pid} on {socket.gethostname()}" in second.stderr
     assert "go on with --resume" in errors  # the first was not disturbed
     assert run(out, epochs=12).returncode == 0
+
+
+@pytest.mark.slow
+def test_ranks_that_outlive_their_launcher_keep_a_second_start_off(tmp_path):
+    out = tmp_path / "run"
+    launcher = subprocess.Popen(command(out, 2, epochs=12), stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not list(out.glob("checkpoints/*.pt")):
+        assert time.monotonic() < deadline, "no checkpoint was written"
+        time.sleep(0.2)
+    ranks = children(launcher.pid)
+    launcher.kill()
+    launcher.wait()
+    try:
+        for rank in ranks:  # so that they do not end before they are met
+            os.kill(rank, signal.SIGSTOP)
+        second = run(out, 2, epochs=12)
+    finally:
+        for rank in ranks:
+            os.kill(rank, signal.SIGKILL)
+    assert second.returncode != 0
+    assert any(f"is being trained by process {rank}" in second.stderr for rank in ranks), second.stderr
+    resumed = run(out, 2, epochs=12)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()] == list(range(12))

@@ -1,6 +1,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 import ray
 import torch
+import yaml
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
@@ -105,6 +107,41 @@ def test_a_running_cluster_of_two_nodes_is_joined_and_left_alone(tmp_path, local
         assert not ray.is_initialized()
     finally:
         cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_a_node_that_goes_and_comes_costs_a_retry_and_nothing_else(tmp_path):
+    fields = {"name": "tiny", "recipe": "digits", "settings": SETTINGS | {"epochs": 24}, "axes": AXES}
+    longer = parse_study(fields)
+    state, out = StudyState(longer, tmp_path / "ray"), tmp_path / "ray"
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(fields))
+    code = "import sys; from sage_snn.studies import load_study; from sage_snn.studies.ray_runner import run_on_ray; "
+    code += "run_on_ray(load_study(sys.argv[1]), sys.argv[2], address=sys.argv[3], progress=False)"
+
+    def wait_for(busy):
+        while sum(state.is_busy(planned) and state.epochs_done(planned) > 0 for planned in longer.runs()) < busy:
+            assert driver.poll() is None, "it ended before its node could go"
+            time.sleep(0.01)
+
+    small = {"num_cpus": 1, "object_store_memory": 128 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args=small)
+    driver = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code, f"{tmp_path}/tiny.yaml", f"{out}", cluster.address]
+    )
+    try:
+        wait_for(1)  # the driver is on the head, which stays
+        node = cluster.add_node(**small)
+        wait_for(2)
+        cluster.remove_node(node, allow_graceful=False)
+        cluster.add_node(**small)
+        assert driver.wait(timeout=240) == 0
+    finally:
+        driver.kill()
+        cluster.shutdown()
+    assert len(state.attempts()) == len(longer.runs()) + 1
+    assert state.failures() == {}
+    folders = [state.run_folder(planned).path for planned in longer.runs()]
+    assert same_bits(folders, run_study(longer, tmp_path / "local", progress=False))
 
 
 @pytest.mark.slow

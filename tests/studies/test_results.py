@@ -3,6 +3,7 @@ import math
 import time
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from sage_snn.recipes import load_recipe
@@ -155,6 +156,15 @@ def test_unreadable_signals_are_named(tmp_path):
     (run,) = load_runs([folder])
     with pytest.raises(ResultError, match=r"epoch-0001\.parquet cannot be read"):
         run.signals()
+
+
+@pytest.mark.parametrize("damaged", [b"{", b'{"index_columns": [7]}'])
+def test_what_pandas_wrote_for_itself_into_signals_may_be_damaged(tmp_path, damaged):
+    folder = write_run(tmp_path / "a")
+    part = folder / "signals" / "epoch-0000.parquet"
+    rows = pq.read_table(part)
+    pq.write_table(rows.replace_schema_metadata({b"pandas": damaged}), part)
+    assert load_runs([folder])[0].signals()["slope"].tolist() == [4.0, 4.1] * 2
 
 
 def test_sixty_runs_are_read_in_seconds(tmp_path):

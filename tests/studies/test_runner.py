@@ -174,6 +174,29 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path):
     assert states(study, tmp_path)[0] == "waiting"
 
 
+@pytest.mark.slow
+def test_a_run_of_a_running_study_cannot_be_trained_beside_it(tmp_path):
+    study = tiny({"epochs": 5000}, axes={"policy.kind": ["fixed"]})
+    state, planned = StudyState(study, tmp_path), study.runs()[0]
+    folder = state.run_folder(planned).path
+    beside = [sys.executable, "-m", "sage_snn", "train", f"{folder}/recipe.yaml", "--out", f"{folder}", "--resume"]
+    refused = []
+
+    def train_beside():
+        while state.epochs_done(planned) < 1:
+            time.sleep(0.02)
+        refused.append(subprocess.run(beside, capture_output=True, text=True, check=False))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=train_beside)
+    thread.start()
+    with pytest.raises(InterruptedRunError, match="run the same command again to go on"):
+        run_study(study, tmp_path, progress=False)
+    thread.join()
+    assert refused[0].returncode == 1
+    assert f"is being trained by process {os.getpid()}" in refused[0].stderr
+
+
 def test_a_run_that_another_process_has_is_waited_for(tmp_path):
     study = tiny(axes={"policy.kind": ["fixed"], "seed": [1]})
     state = StudyState(study, tmp_path)
