@@ -46,6 +46,10 @@
                                       std::int64_t, F*, int);                                                         \
     extern "C" int sage_event_map_weight_##S(const F*, const std::uint64_t*, const F*, std::int64_t, std::int64_t,   \
                                              std::int64_t, std::int64_t, F*, int);                                    \
+    extern "C" int sage_mix_##S(const F*, const F*, const F*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, \
+                                double, F*, int);                                                                     \
+    extern "C" int sage_mix_backward_##S(const F*, const void*, const void*, const void*, int, std::int64_t,          \
+                                         std::int64_t, std::int64_t, std::int64_t, double, F*, F*, F*, int);          \
     extern "C" void sage_fire_##S(const F*, std::int64_t, void*, int, std::int64_t, std::int64_t, double, double,     \
                                   double, int, int, const double*, int);                                              \
     extern "C" int sage_count_##S(const F*, std::int64_t, int, std::uint8_t*, int);                                   \
@@ -171,7 +175,8 @@ EXERCISE(double, f64)
             std::vector<std::uint64_t> bits(x.size() / 64 + 1);                                                       \
             const std::uint64_t one = sizeof(F) == 4 ? 0x3F800000u : 0x3FF0000000000000u;                             \
             const bool packs = !sage_pack_bits(x.data(), sizeof(F), one, std::int64_t(x.size()), bits.data(), 1);     \
-            std::vector<int> done(3);                                                                                 \
+            const std::int64_t heads = inputs % 8 ? 1 : inputs / 8;                                                   \
+            std::vector<int> done(3), mixed(3);                                                                       \
             together(3, [&](int which) {                                                                              \
                 const std::uint64_t* from = packs && which ? bits.data() : nullptr;                                   \
                 const std::int64_t limit = which < 2 ? 1000 : 100;                                                    \
@@ -187,7 +192,16 @@ EXERCISE(double, f64)
                                        limit, tokens.data(), which + 1) +                                             \
                     sage_event_map_weight_##S(x.data(), from, more.data(), rows, inputs, outputs, limit, of_matrix.data(),  \
                                               which + 1);                                                             \
+                const F* q = x.data();                                                                                \
+                const void* kept = from ? static_cast<const void*>(from) : q;                                         \
+                std::vector<F> all(x.size()), of_q(x.size()), of_k(x.size()), of_v(x.size());                         \
+                mixed[size_t(which)] =                                                                                \
+                    sage_mix_##S(q, q, q, images, height * width, heads, inputs / heads, 0.125, all.data(), which + 1) + \
+                    sage_mix_backward_##S(numbers.data(), kept, kept, kept, from != nullptr, images, height * width,  \
+                                          heads, inputs / heads, 0.125, of_q.data(), of_k.data(), of_v.data(),        \
+                                          which + 1);                                                                 \
             });                                                                                                       \
+            failures += mixed != std::vector<int>(3, 2);                                                              \
             failures += done[0] != 4 || done[1] != 4 || (rate == 1 && done[2] != 0);                                  \
         }                                                                                                             \
         return failures;                                                                                              \

@@ -16,6 +16,7 @@ from ..kernels.bits import mark_spikes, pack_bits, unpack_bits
 from ..kernels.events import event_conv, event_map
 from ..kernels.lif import lif
 from ..kernels.membrane import Membrane
+from ..kernels.mix import mix
 from ..kernels.norm import batch_norm
 from ..kernels.norm_lif import batch_norm_lif
 from ..kernels.path import why_twin
@@ -184,6 +185,17 @@ def _event_map(draw: Draw) -> Callable[[], Outcome]:
     return run
 
 
+def _mix(draw: Draw) -> Callable[[], Outcome]:
+    q, k, v = ((draw(T, B, N, H * K) > 1.3).float().transpose(2, 3).requires_grad_() for _ in range(3))
+    grad = draw(T, B, N, H * K).transpose(2, 3)
+
+    def run() -> Outcome:
+        mixed = mix(q, k, v, H, 0.125)
+        return mixed, *torch.autograd.grad(mixed, [q, k, v], grad)
+
+    return run
+
+
 def _last(x: Tensor) -> Tensor:
     """Channels last in memory, as our networks have them."""
     return x.movedim(1, -1).contiguous().movedim(-1, 1)
@@ -198,5 +210,6 @@ OPERATORS: dict[str, Callable[[Draw], Callable[[], Outcome]]] = {
     "pooling": _pool,
     "event-driven convolution": _event_conv,
     "event-driven map": _event_map,
+    "products of attention": _mix,
 }
-ON_CPUS = ("event-driven convolution", "event-driven map")
+ON_CPUS = ("event-driven convolution", "event-driven map", "products of attention")

@@ -53,6 +53,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_whole_pack": [POINTER, LONG, LONG, LONG, POINTER],
     "sage_whole_conv": [*[POINTER] * 4, *[LONG] * 7, POINTER, INT],
     "sage_whole_map": [*[POINTER] * 4, *[LONG] * 4, POINTER, INT],
+    "sage_mix": [*[POINTER] * 3, *[LONG] * 4, DOUBLE, POINTER, INT],
+    "sage_mix_backward": [*[POINTER] * 4, INT, *[LONG] * 4, DOUBLE, *[POINTER] * 3, INT],
     "sage_pool_counts": [POINTER, *[LONG] * 4, POINTER, INT],
 }
 _RESULTS: dict[str, Any] = {
@@ -62,7 +64,10 @@ _RESULTS: dict[str, Any] = {
     "sage_whole_size": LONG,
 } | {
     f"sage_{name}": INT
-    for name in ("event_conv", "event_conv_weight", "event_map", "event_map_weight", "whole_conv", "whole_map")
+    for name in (
+        *("event_conv", "event_conv_weight", "event_map", "event_map_weight"),
+        *("whole_conv", "whole_map", "mix", "mix_backward"),
+    )
 }
 # A third of the overhead of torch.library.custom_op at every call; autograd is in the Functions that call them.
 _OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
+from ..kernels.mix import mix
 from ..layers import NormLIF, SpikeConv, SpikePool, StatelessLIF, TokenMap, in_reals
 from .convolution import channels_last
 from .network import SpikingNetwork
@@ -68,18 +69,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(T, B, C, N) -> (T, B, C, N)."""
-        q, k, v = (part(x).unflatten(2, (self.heads, -1)) for part in (self.query, self.key, self.value))
-        if x.is_contiguous():
-            mixed = _product(v, k.transpose(-1, -2), q).mul(self.scale).flatten(2, 3)
-        else:  # all of it transposed: (T, B, H, N, K), so that the width of a head lies together
-            q, k, v = (part.transpose(-1, -2).contiguous() for part in (q, k, v))
-            mixed = _product(q, k.transpose(-1, -2), v).mul(self.scale).transpose(2, 3).flatten(3).transpose(2, 3)
-        return self.projection(self.lif(mixed))
-
-
-def _product(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-    """a b c in the cheaper order: spikes make every entry a count, exact in either."""
-    return (a @ b) @ c if a.shape[-2] <= a.shape[-1] else a @ (b @ c)
+        q, k, v = (part(x) for part in (self.query, self.key, self.value))
+        return self.projection(self.lif(mix(q, k, v, self.heads, self.scale)))
 
 
 class MLP(nn.Module):
