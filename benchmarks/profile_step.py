@@ -14,10 +14,11 @@ from sage_snn.bench.firing import Stated
 from sage_snn.bench.measures import LARGE, MIDDLE, SMALL
 
 KINDS = {  # the first that a name holds, in this order
-    "convolutions, products": ("convolution", "mkldnn", "addmm", "aten::mm", "sage_snn::event"),
-    "BatchNorm and LIF": ("sage_snn::norm_lif", "batch_norm"),
+    "dense products": ("convolution", "mkldnn", "addmm", "aten::mm"),  # in ours most are gradients of inputs
+    "event-driven products": ("sage_snn::event", "EventMap", "EventConv"),
+    "BatchNorm and LIF": ("sage_snn::norm_lif", "NativeNormLIF", "batch_norm"),
     "LIF of the attention": ("sage_snn::lif",),
-    "attention products": ("bmm",),
+    "attention products": ("bmm", "sage_snn::mix"),
     "pooling": ("max_pool", "sage_snn::pool"),
     "copies and layouts": ("copy_", "contiguous", "clone", "cat", "fill_", "zero_"),
 }
