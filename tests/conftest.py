@@ -1,7 +1,6 @@
 """Networks and data small enough for two cores: every test builds its models here."""
 
 import os
-from collections import Counter
 
 import pytest
 import torch
@@ -11,12 +10,6 @@ from sage_snn.models.spikformer import Spikformer
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 torch.set_num_threads(1)  # tensors this small gain nothing from a second thread and lose much when cores are shared
-
-
-def pytest_collection_modifyitems(items):
-    """Files with the most slow tests first, so that no process is left alone with one of them at the end."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
 
 
 def _ours(**options):
