@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from sage_snn.bench import bench, gpu, measures, policies
 from sage_snn.bench.contestants import ResNetSize, Size, Unit
 from sage_snn.bench.events import Convolution, Map, event_driven
+from sage_snn.bench.firing import RATE
 from sage_snn.bench.timing import Timing, alternate
 from sage_snn.cli import app
 from sage_snn.kernels import native, switched_off
@@ -181,7 +182,7 @@ def test_a_bench_prints_its_table_and_writes_it(tmp_path, monkeypatch, capsys):
     written = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert [row["minimum"] for row in written["rows"]] == [row.minimum for row in rows]
     assert written["environment"]["versions"]["spikingjelly"]
-    assert "brought to fire at 6%" in written["weights"]
+    assert f"brought to fire at {RATE:.0%}" in written["weights"]
     assert "SpikingJelly, accelerated" in capsys.readouterr().out
 
 
