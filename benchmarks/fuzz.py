@@ -244,7 +244,7 @@ NAMED |= {"run_file": "/run", "network": "/run", "checkpoint": "step-", "weights
 CURE = re.compile(
     r"\b(copy|give|save|mend|put|use|choose|train it|go on|did you mean|should|must|missing|expected|such as|needs"
     r"|known|set|at least|at most|write|change|lower|add|call|name|not both|only|leave|cannot|no slash|try|number"
-    r"|make|see)\b"
+    r"|make|see|remove)\b"
 )
 
 

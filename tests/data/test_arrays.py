@@ -104,6 +104,22 @@ def test_a_damaged_header_is_not_quoted_at_length(tmp_path):
     assert len(str(error.value)) < 700
 
 
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [(6, 173), (8, 1), (10, 77)],
+    ids=["of a later version", "with a password", "of an unknown compression"],
+)
+def test_archives_that_zipfile_cannot_read_are_named(tmp_path, where, value):
+    """Bytes of the central directory; the reader looks at the flags of the file's own header too, two bytes before."""
+    path = save(tmp_path, images=pixels(40, 6, 6), labels=LABELS)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + where] = value
+    content[where - 2] = value
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"mine\.npz cannot be read"):
+        load_data("arrays", path)
+
+
 def test_files_that_are_no_npz_are_named(tmp_path):
     path = save(tmp_path, images=pixels(40, 6, 6), labels=LABELS)
     path.write_bytes(path.read_bytes()[:500])

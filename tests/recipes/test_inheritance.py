@@ -65,7 +65,7 @@ def test_a_circle_is_refused_and_named(tmp_path):
         ("gone.yaml", r"mine\.yaml, from: cannot read .*gone\.yaml"),
         ("3", r"mine\.yaml: from names one recipe, shipped or a YAML file, not 3"),
         ("[digits, cifar10]", r"from names one recipe"),
-        ("null", r"from names one recipe"),
+        ("null", r"from names one recipe, .*; write one such as `from: digits`, or leave it out"),
     ],
 )
 def test_a_parent_that_is_none_is_refused_with_the_file_that_names_it(tmp_path, parent, told):
@@ -76,6 +76,11 @@ def test_a_parent_that_is_none_is_refused_with_the_file_that_names_it(tmp_path, 
 def test_mistakes_of_a_child_are_told_as_ever(tmp_path):
     with pytest.raises(RecipeError, match=r"epoch: no such field; did you mean 'epochs'"):
         load_recipe(write(tmp_path / "mine.yaml", "from: digits\nepoch: 3\n"))
+
+
+def test_fields_inside_a_value_are_refused_with_the_file_and_the_cure(tmp_path):
+    with pytest.raises(RecipeError, match=r"mine\.yaml: data\.a\.b: data has no fields of its own; give it one value"):
+        load_recipe(write(tmp_path / "mine.yaml", "from: digits\ndata: {a: {b: 1}}\n"))
 
 
 def test_the_whole_recipe_is_shown_and_written_with_a_run(tmp_path, monkeypatch, capsys):

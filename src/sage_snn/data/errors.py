@@ -4,9 +4,10 @@ import zipfile
 import zlib
 from tokenize import TokenError
 
-# What numpy and zipfile raise about damaged arrays; numpy reads an array's header as Python's tokens.
+# What numpy and zipfile raise about damaged arrays. numpy reads an array's header as Python's tokens. RuntimeError:
+# archives with a password, of a later version, or of a compression nobody knows.
 UNREADABLE = (
-    *(OSError, ValueError, EOFError, TypeError, MemoryError, SyntaxError),
+    *(OSError, ValueError, EOFError, TypeError, MemoryError, SyntaxError, RuntimeError),
     *(TokenError, zipfile.BadZipFile, zlib.error),
 )
 

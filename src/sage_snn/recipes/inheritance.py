@@ -44,12 +44,18 @@ def _complete(
         return own
     parent = fields[KEY]
     if not isinstance(parent, str) or not parent:
-        raise RecipeError(f"{chain[-1]}: {KEY} names one recipe, shipped or a YAML file, not {parent!r}")
+        raise RecipeError(
+            f"{chain[-1]}: {KEY} names one recipe, shipped or a YAML file, not {parent!r}; "
+            "write one such as `from: digits`, or leave it out"
+        )
     is_file = Path(parent).suffix in (".yaml", ".yml")
     first = _read((folder or Path()) / parent if is_file else parent, shipped, chain)
     kept = {key: value for key, value in first.items() if key not in _OWN}
     told = {key: own.pop(key) for key in _OWN if key in own}
-    return merged(kept, dict(flat(own))) | told
+    try:
+        return merged(kept, dict(flat(own))) | told
+    except RecipeError as error:
+        raise RecipeError(f"{chain[-1]}: {error}") from None
 
 
 def spelled_out(fields: Mapping[str, Any]) -> dict[str, Any]:
