@@ -314,3 +314,19 @@ def test_missing_and_broken_files_are_told(tmp_path):
         path.write_text(text)
         with pytest.raises(StudyError, match=message):
             load_study(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("recipe: digits\naxes: {LONG: [1, 2]}\n", "no recipe field"),
+        ("recipe: digits\naxes: {seedLONG: 1}\nvariants: 1\n", r"axes\.seed9"),
+        ("recipe: !LONG digits\naxes: {seed: [1, 2]}\n", "is not YAML"),
+        ("recipe: digits\naxes: {seed: ['LONG', 2]}\n", "should be a smaller number"),
+    ],
+)
+def test_what_is_wrong_is_not_quoted_at_length(tmp_path, text, told):
+    (tmp_path / "mine.yaml").write_text(text.replace("LONG", "9" * 5000))
+    with pytest.raises(StudyError, match=told) as error:
+        load_study(tmp_path / "mine.yaml").runs()
+    assert max(map(len, str(error.value).splitlines())) < 1500

@@ -66,7 +66,7 @@ def read_text(
             cure = "save it as UTF-8" if isinstance(problem, UnicodeDecodeError) else "give the path of a YAML file"
             raise error(f"cannot read {source}: {problem}; {cure}") from None
         hint = f"{nearest(name[:200], known)}; shipped are {', '.join(known)}; or give the path of a YAML file"
-        raise error(f"no {what} {_shortened(name, 200)!r}{hint}") from None
+        raise error(f"no {what} {shortened(name, 200)!r}{hint}") from None
 
 
 def parse_mapping(text: str, source: object, right: str, error: type[Exception]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def parse_mapping(text: str, source: object, right: str, error: type[Exception])
         fields = parse_yaml(text)
     except yaml.YAMLError as problem:
         why = " ".join(str(problem).replace('in "<unicode string>", ', "at ").split())
-        raise error(f"{source} is not YAML: {why}; mend it there") from None
+        raise error(f"{source} is not YAML: {shortened(why)}; mend it there") from None
     if not isinstance(fields, dict):
         raise error(f"{source} must be a mapping {right}")
     return fields
@@ -138,22 +138,23 @@ def listed(source: object, problems: Sequence[str]) -> str:
 def explain(problem: Any, kind_at: Callable[[list[str]], type[BaseModel]]) -> str:
     """A problem that pydantic found, in words; `kind_at` gives the model that stands at a path."""
     path = [str(part) for part in problem["loc"]]
-    where = ".".join(path)
+    where = shortened(".".join(path), 200)
     if problem["type"] == "extra_forbidden":
         known = kind_at(path[:-1]).model_fields
         cure = nearest(path[-1], known) or f"; leave it out, or use one of {', '.join(known)}"
-        return f"{where[:200]}: no such field{cure}"
+        return f"{where}: no such field{cure}"
     if problem["type"] == "missing":
         return f"{where}: missing, and there is no default"
-    message = _shortened(problem["msg"].removeprefix("Value error, "))
+    is_endless = problem["type"] == "int_parsing_size"  # of which pydantic says only that it is no number
+    message = "Input should be a smaller number" if is_endless else problem["msg"].removeprefix("Value error, ")
     given = problem["input"]
     shown = (
-        f", not {_shortened(repr(given), 200)}" if isinstance(given, str | int | float | bool | None) and where else ""
+        f", not {shortened(repr(given), 200)}" if isinstance(given, str | int | float | bool | None) and where else ""
     )
-    return f"{where}: {message}{shown}" if where else message
+    return f"{where}: {shortened(message)}{shown}" if where else shortened(message)
 
 
-def _shortened(text: str, most: int = 1000) -> str:
+def shortened(text: str, most: int = 1000) -> str:
     """Without its middle: a value may be as long as its file."""
     return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
 

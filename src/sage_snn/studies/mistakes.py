@@ -3,7 +3,7 @@
 import difflib
 from typing import TYPE_CHECKING
 
-from ..recipes.fields import nearest
+from ..recipes.fields import nearest, shortened
 from .plan import recipe_fields
 from .variant import StudyError
 
@@ -32,7 +32,7 @@ def _check_fields(study: "Study", source: str) -> None:
                 continue
             raise StudyError(f"{source}: {key} does not change a result, so it cannot be an axis; remove it")
         if key not in recipe_fields():
-            raise StudyError(f"{source}: no recipe field {key!r}{_nearest_field(key)}")
+            raise StudyError(f"{source}: no recipe field {shortened(key, 200)!r}{_nearest_field(key)}")
 
 
 def _check_axes(study: "Study", source: str) -> None:
