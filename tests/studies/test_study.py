@@ -319,8 +319,8 @@ def test_missing_and_broken_files_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("recipe: digits\naxes: {LONG: [1, 2]}\n", "no recipe field"),
-        ("recipe: digits\naxes: {seedLONG: 1}\nvariants: 1\n", r"axes\.seed9"),
+        ("recipe: digits\naxes: {seed: [1, 2]}\nsettings: {lrLONG}\n", "no recipe field"),
+        ("recipe: digits\naxes: {seedLONG}\nvariants: 1\n", r"axes\.seed9"),
         ("recipe: !LONG digits\naxes: {seed: [1, 2]}\n", "is not YAML"),
         ("recipe: digits\naxes: {seed: ['LONG', 2]}\n", "should be a smaller number"),
     ],
