@@ -1,4 +1,5 @@
 import json
+import threading
 
 import pandas as pd
 import pytest
@@ -199,3 +200,23 @@ def test_mlflow_follows_a_run_into_a_local_store_and_goes_on_as_the_same_one(
     (folder / "summary.json").unlink()
     with pytest.raises(RunError, match=r"mlflow cannot follow this run .*gone.* delete .*loggers\.json"):
         train("digits", folder, settings=settings, resume=True, quiet=True)
+
+
+class LateAsyncWriter(threading.Thread):
+    """As TensorBoard's, whose name is its own."""
+
+
+def test_a_thread_that_meets_a_full_disk_after_its_run_has_failed_is_borne(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(threading, "excepthook", lambda failure: told.append(failure.exc_value))
+    (tmp_path / "steps").write_text("no folder")
+    with pytest.raises(OSError, match="steps"):
+        TensorBoard(tmp_path, 0, 0)
+    full, other = OSError(28, "no space"), ValueError("a mistake")
+    for error in (full, other):
+        threading.excepthook(threading.ExceptHookArgs((type(error), error, None, LateAsyncWriter())))
+    threading.excepthook(threading.ExceptHookArgs((OSError, full, None, threading.Thread())))
+    assert told == [other, full]
+    hook = threading.excepthook
+    TensorBoard(tmp_path / "another", 0, 0).close(failed=False)
+    assert threading.excepthook is hook, "it is wrapped once"

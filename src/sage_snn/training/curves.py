@@ -36,13 +36,9 @@ class TensorBoard:
     def __init__(self, folder: Path, first_epoch: int, first_step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._usual, threading.excepthook = threading.excepthook, self._hook  # before its threads begin
-        try:
-            self._epochs = SummaryWriter(str(folder), purge_step=first_epoch)
-            self._steps = SummaryWriter(str(folder / "steps"), purge_step=first_step + 1)
-        except OSError:
-            threading.excepthook = self._usual
-            raise
+        _bear_full_disks()  # before its threads begin
+        self._epochs = SummaryWriter(str(folder), purge_step=first_epoch)
+        self._steps = SummaryWriter(str(folder / "steps"), purge_step=first_step + 1)
 
     def add(self, epoch: int, step: int, points: Points, by_step: dict[int, Points]) -> None:
         """Write, and let readers see it."""
@@ -56,16 +52,25 @@ class TensorBoard:
 
     def close(self, *, failed: bool) -> None:
         """Flush to disk."""
-        try:
-            self._epochs.close()
-            self._steps.close()
-        finally:
-            threading.excepthook = self._usual
+        self._epochs.close()
+        self._steps.close()
 
-    def _hook(self, failure: threading.ExceptHookArgs) -> None:
-        """TensorBoard's thread meets a full disk with a traceback; whoever writes next is told of it by an error."""
+
+def _bear_full_disks() -> None:
+    """Say nothing of TensorBoard's threads that meet a full disk: whoever writes next is told of it by an error.
+
+    For good: a thread may outlive the run that began it.
+    """
+    usual = threading.excepthook
+    if hasattr(usual, "bears_full_disks"):
+        return
+
+    def hook(failure: threading.ExceptHookArgs) -> None:
         if not (isinstance(failure.exc_value, OSError) and "AsyncWriter" in type(failure.thread).__name__):
-            self._usual(failure)
+            usual(failure)
+
+    hook.bears_full_disks = True  # type: ignore[attr-defined]
+    threading.excepthook = hook
 
 
 class Curves:
