@@ -43,11 +43,11 @@ class HeadEntropy:
 
     def rows_read(self, q: Tensor, k: Tensor, scale: float) -> int:
         """Query rows of the images that are read."""
-        return q[:, : self.images, 0, :, 0].numel()
+        return _rows(q, self.images)
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
-        q, k = q[:, : self.images].detach(), k[:, : self.images].detach()
+        q, k = _first(q, self.images), _first(k, self.images)
         return attention.entropy(q, k, scale, self.temperature, self.over == "map")
 
     def each_row(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
@@ -71,11 +71,11 @@ class HeadGini:
 
     def rows_read(self, q: Tensor, k: Tensor, scale: float) -> int:
         """Query rows of the images that are read."""
-        return q[:, : self.images, 0, :, 0].numel()
+        return _rows(q, self.images)
 
     def __call__(self, q: Tensor, k: Tensor, scale: float) -> Tensor:
         """One value per head (H,), float64."""
-        return attention.gini(q[:, : self.images].detach(), k[:, : self.images].detach(), scale, self.temperature)
+        return attention.gini(_first(q, self.images), _first(k, self.images), scale, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -288,6 +288,16 @@ def _checked(signal: Signal, q: Tensor, k: Tensor, scale: float) -> Tensor:
             "sage_snn.check(model, images, labels) tells where they come from"
         )
     return values
+
+
+def _first(x: Tensor, images: int | None) -> Tensor:
+    """(T, B, H, N, K) of the first so many images of the batch, of all with None."""
+    return x.detach() if images is None else x.detach()[:, :images]
+
+
+def _rows(q: Tensor, images: int | None) -> int:
+    times, batch, _, tokens, _ = q.shape
+    return times * (batch if images is None else min(batch, images)) * tokens
 
 
 def _require_positive(name: str, value: float) -> None:

@@ -73,10 +73,10 @@ class Statistics:
         """The next history, the smoothed observations, and the (centred) scores of the given ones."""
         observed = observed.to(history.mean)
         finite = observed.isfinite()
-        average = self._average(history, observed)
-        smoothed = self._smoothed(average, history.observed + 1)
-        mean, variance = self._moments(history, smoothed)
-        after = History(history.observed + 1, average, history.seen + 1, mean, variance)
+        average, count, seen = self._average(history, observed), history.observed + 1, history.seen + 1
+        smoothed = average if self.first == "observation" else self._smoothed(average, count)
+        mean, variance = self._moments(history, smoothed, seen)
+        after = History(count, average, seen, mean, variance)
         after = History(*(torch.where(finite, new, old) for new, old in zip(after, history, strict=True)))
 
         scores = torch.where(finite, self._scores(smoothed, mean, variance), torch.nan)
@@ -110,9 +110,8 @@ class Statistics:
             return average / (1 - self.decay**count)
         return torch.where(count == 0, torch.nan, average)
 
-    def _moments(self, history: History, smoothed: Tensor) -> tuple[Tensor, Tensor]:
+    def _moments(self, history: History, smoothed: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
         change = smoothed - history.mean
-        seen = history.seen + 1
         if self.running == "cumulative":  # Welford, with the variance in place of the sum of squares
             mean = history.mean + change / seen
             return mean, history.variance + (change * (smoothed - mean) - history.variance) / seen

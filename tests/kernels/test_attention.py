@@ -185,3 +185,12 @@ def test_a_pass_without_backward_keeps_nothing_alive(size):
     kept = weakref.ref(y)
     del y
     assert kept() is None
+
+
+def test_torch_accepts_the_operators_also_where_the_twin_runs():
+    operators, tests = torch.ops.sage_snn, ("test_schema", "test_faketensor")
+    for q, k in (pair(2, 1, 3, 5, 4), (torch.randn(2, 1, 3, 5, 4), torch.randn(2, 1, 3, 7, 4))):
+        torch.library.opcheck(operators.entropy.default, (q, k, 0.125, 0.5, False), test_utils=tests)
+        torch.library.opcheck(operators.row_entropy.default, (q, k, 0.125, 0.5), test_utils=tests)
+        torch.library.opcheck(operators.gini.default, (q, k, 0.125, 0.5), test_utils=tests)
+        torch.library.opcheck(operators.attention_statistics.default, (q, k, 0.125, [0.5, 1.0]), test_utils=tests)

@@ -123,16 +123,18 @@ class NodeSlopes:
         held: list[Tensor] = []
         written: list[Tensor] = []
         foreign: list[tuple[Any, Tensor]] = []
-        for node, value, ours in self._with(values.unbind() if isinstance(values, Tensor) else values):
-            if ours and isinstance(node.slope, ChannelSlopes):
-                value = node.slope.spread(value)
-            if not ours:
+        for node, value in zip(self.nodes, values.unbind() if isinstance(values, Tensor) else values, strict=True):
+            slope: Any = getattr(node, "slope", None)
+            if not isinstance(slope, WrittenSlope):
                 foreign.append((node, value))
-            elif (node.slope.tensor.shape, node.slope.tensor.device) == (value.shape, value.device):
-                held.append(node.slope.tensor)
+                continue
+            if isinstance(slope, ChannelSlopes):
+                value = slope.spread(value)
+            if slope.tensor.shape == value.shape and slope.tensor.device == value.device:
+                held.append(slope.tensor)
                 written.append(value)
             else:
-                node.slope.tensor = value.clone()  # not a view of what may be written next
+                slope.tensor = value.clone()  # not a view of what may be written next
         if held:
             copy_each(held, written)
         if foreign:
@@ -148,10 +150,6 @@ class NodeSlopes:
                 if node.own_slope is not None:
                     node.own_slope.rest()
             node.surrogate_function = original  # pyright: ignore[reportAttributeAccessIssue]
-
-    def _with(self, values: Iterable[Any]) -> list[tuple[Any, Any, bool]]:
-        ours = [isinstance(getattr(node, "slope", None), WrittenSlope) for node in self.nodes]
-        return list(zip(self.nodes, values, ours, strict=True))
 
 
 def _instead(original: Any, held: Any) -> Any:

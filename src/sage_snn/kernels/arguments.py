@@ -24,14 +24,17 @@ def why_not_native(x: Tensor) -> str | None:
     """None if a kernel takes a tensor of this device and precision, else the reason in words."""
     if (reason := why_twin(x)) is not None:
         return reason
-    taken = x.dtype in TRITON_PRECISIONS if path(x) == "Triton" else x.is_floating_point()
-    return None if taken else f"no kernel on {x.device.type} computes in {x.dtype}"
+    return None if _computes_in(x, path(x)) else f"no kernel on {x.device.type} computes in {x.dtype}"
 
 
 def runs_natively(x: Tensor, slope: Tensor, shape: str) -> bool:
     """Whether a kernel takes this tensor and surrogate; slopes of neurons that want gradients have them in the twin."""
-    learns_each = slope.ndim > 1 and slope.requires_grad
-    return path(x) != "twin" and why_not_native(x) is None and shape in SHAPE_CODES and not learns_each
+    learns_each, code = slope.ndim > 1 and slope.requires_grad, path(x)
+    return code != "twin" and _computes_in(x, code) and shape in SHAPE_CODES and not learns_each
+
+
+def _computes_in(x: Tensor, code: str) -> bool:
+    return x.dtype in TRITON_PRECISIONS if code == "Triton" else x.is_floating_point()
 
 
 def wants_gradients(*tensors: Tensor | None) -> bool:

@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterator, Sequence
 from ctypes import c_double, c_int64
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..compat import precise
-from .calls import ONES, function, pointer
+from .calls import ONES, function, pointer, register_everywhere
 from .path import path
 
 SLICE = 2**19  # entries: 2 MB of float32; ten such blocks, and what malloc keeps of them, stay below 64 MB
@@ -121,21 +122,20 @@ def _counted(
     takes = path(q) == path(k) == "C++" and q.dtype in ONES and k.dtype in ONES and q.shape == k.shape
     if not (takes and q.numel() and tokens > 1 and all(map(math.isfinite, factors))):
         return None
-    sums = torch.empty(2, len(factors), heads, dtype=torch.float64)
+    entropies, impurities = (torch.empty(len(factors), heads, dtype=torch.float64) for _ in range(2))
     spikes = (
         (t.data_ptr(), (c_int64 * 5)(*t.stride()), t.element_size(), ONES[t.dtype]) for t in (q.detach(), k.detach())
     )
     refused = function("sage_attention")(
         *(part for parts in spikes for part in parts),
         *((c_int64 * 5)(times, batch, heads, tokens, width), (c_double * len(factors))(*factors), len(factors)),
-        *(sums[0].data_ptr(), sums[1].data_ptr(), pointer(rows), torch.get_num_threads()),
+        *(entropies.data_ptr(), impurities.data_ptr(), pointer(rows), torch.get_num_threads()),
     )
     if refused:
         return None
-    sums /= times * batch * tokens
-    sums[0] /= math.log(tokens)
-    sums.clamp_(0, 1)  # rounding alone leads out of it
-    return sums[0].clone(), sums[1].clone()
+    count = times * batch * tokens
+    # Rounding alone leads out of [0, 1].
+    return entropies.div_(count).div_(math.log(tokens)).clamp_(0, 1), impurities.div_(count).clamp_(0, 1)
 
 
 def _triton(q: Tensor, k: Tensor, factors: Sequence[float]) -> ModuleType | None:
@@ -154,16 +154,32 @@ def _statistics(q: Tensor, k: Tensor, factors: Sequence[float]) -> tuple[Tensor,
     return _counted(q, k, factors) if kernels is None else kernels.statistics(q, k, factors)
 
 
-@torch.library.custom_op("sage_snn::entropy", mutates_args=())
 def entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
     """Normalised entropy per head (H,), float64: over the keys of each query row, or over the whole map."""
+    return torch.ops.sage_snn.entropy(q, k, scale, temperature, whole_map)
+
+
+def row_entropy(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+    """Normalised entropy over the keys of each query row, (T, B, H, N) float64: `entropy` is its mean per head."""
+    return torch.ops.sage_snn.row_entropy(q, k, scale, temperature)
+
+
+def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+    """Gini impurity 1 - sum p^2 per head (H,), float64, averaged over query rows."""
+    return torch.ops.sage_snn.gini(q, k, scale, temperature)
+
+
+def attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Entropy over keys and Gini impurity, each (S, H) float64, of S temperatures from one pass over the spikes."""
+    return torch.ops.sage_snn.attention_statistics(q, k, scale, temperatures)
+
+
+def _entropy(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
     found = None if whole_map else _statistics(q, k, [scale / temperature])
     return entropy_twin(q, k, scale, temperature, whole_map) if found is None else found[0][0]
 
 
-@torch.library.custom_op("sage_snn::row_entropy", mutates_args=())
-def row_entropy(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
-    """Normalised entropy over the keys of each query row, (T, B, H, N) float64: `entropy` is its mean per head."""
+def _row_entropy(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     factor = scale / temperature
     if (kernels := _triton(q, k, [factor])) is not None:
         return kernels.row_entropy(q, k, factor)
@@ -173,16 +189,12 @@ def row_entropy(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tenso
     return rows.div_(math.log(q.shape[3])).clamp_(0, 1)
 
 
-@torch.library.custom_op("sage_snn::gini", mutates_args=())
-def gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
-    """Gini impurity 1 - sum p^2 per head (H,), float64, averaged over query rows."""
+def _gini(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
     found = _statistics(q, k, [scale / temperature])
     return gini_twin(q, k, scale, temperature) if found is None else found[1][0]
 
 
-@torch.library.custom_op("sage_snn::attention_statistics", mutates_args=())
-def attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Entropy over keys and Gini impurity, each (S, H) float64, of S temperatures from one pass over the spikes."""
+def _attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
     found = _statistics(q, k, [scale / temperature for temperature in temperatures])
     if found is not None:
         return found
@@ -192,22 +204,25 @@ def attention_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Seque
     )
 
 
-@entropy.register_fake  # pyright: ignore[reportUnknownMemberType]
-def _(q: Tensor, k: Tensor, scale: float, temperature: float, whole_map: bool) -> Tensor:
+def _fake_heads(q: Tensor, *_: Any) -> Tensor:
     return q.new_empty(q.shape[2], dtype=precise(q.device))
 
 
-@row_entropy.register_fake  # pyright: ignore[reportUnknownMemberType]
-def _(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
+def _fake_rows(q: Tensor, *_: Any) -> Tensor:
     return q.new_empty(q.shape[:4], dtype=precise(q.device))
 
 
-@gini.register_fake  # pyright: ignore[reportUnknownMemberType]
-def _(q: Tensor, k: Tensor, scale: float, temperature: float) -> Tensor:
-    return q.new_empty(q.shape[2], dtype=precise(q.device))
-
-
-@attention_statistics.register_fake  # pyright: ignore[reportUnknownMemberType]
-def _(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
+def _fake_statistics(q: Tensor, k: Tensor, scale: float, temperatures: Sequence[float]) -> tuple[Tensor, Tensor]:
     shape, exact = (len(temperatures), q.shape[2]), precise(q.device)
     return q.new_empty(shape, dtype=exact), q.new_empty(shape, dtype=exact)
+
+
+_INPUTS = "Tensor q, Tensor k, float scale"
+register_everywhere(f"entropy({_INPUTS}, float temperature, bool whole_map) -> Tensor", _entropy, _fake_heads)
+register_everywhere(f"row_entropy({_INPUTS}, float temperature) -> Tensor", _row_entropy, _fake_rows)
+register_everywhere(f"gini({_INPUTS}, float temperature) -> Tensor", _gini, _fake_heads)
+register_everywhere(
+    f"attention_statistics({_INPUTS}, float[] temperatures) -> (Tensor, Tensor)",
+    _attention_statistics,
+    _fake_statistics,
+)

@@ -119,3 +119,11 @@ def register(schema: str, run: Callable[..., Any] | None, fake: Callable[..., An
     if home is not None:
         _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]
+
+
+def register_everywhere(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Give torch an operator of tensors without gradients that finds its way on every device by itself."""
+    name = schema.partition("(")[0]
+    _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
+    _OPERATORS.impl(name, run, "CompositeExplicitAutograd")  # pyright: ignore[reportUnknownMemberType]
+    torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]

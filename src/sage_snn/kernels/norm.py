@@ -139,15 +139,14 @@ def keep_statistics(
         return
     values = x.numel() // x.shape[1]
     weight: Any = momentum.to(running_mean.dtype) if isinstance(momentum, Tensor) else momentum
-    with torch.no_grad():
-        running_mean.lerp_(mean.to(running_mean.dtype), weight)
-        running_var.lerp_((var * (values / (values - 1))).to(running_var.dtype), weight)
+    running_mean.lerp_(in_precision(mean, running_mean.dtype), weight)
+    running_var.lerp_(in_precision(var * (values / (values - 1)), running_var.dtype), weight)
 
 
 def require_channels(x: Tensor, *given: Tensor | None) -> None:
     """The kernel reads as many values as x has channels, whatever is there."""
-    if any(tensor is not None and tensor.numel() != x.shape[1] for tensor in given):
-        sizes = [tensor.numel() for tensor in given if tensor is not None]
+    sizes = [tensor.numel() for tensor in given if tensor is not None]
+    if sizes and (min(sizes) != x.shape[1] or max(sizes) != x.shape[1]):
         raise ValueError(
             f"the normalisation is for {max(sizes)} channels, its input has {x.shape[1]}: {tuple(x.shape)}"
         )
@@ -174,7 +173,12 @@ def precision(x: Tensor) -> torch.dtype:
 
 def ready(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """A value per channel as the kernel reads it; nothing of nothing."""
-    return None if tensor is None else tensor.detach().to(dtype).contiguous()
+    return None if tensor is None else in_precision(tensor, dtype).contiguous()
+
+
+def in_precision(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """What a kernel reads, converted if it has to be: not even to ask torch is cheaper."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
 def is_last(x: Tensor) -> bool:
@@ -190,7 +194,7 @@ def together(x: Tensor) -> int:
 
 def values_of(tensor: Tensor, dtype: torch.dtype, last: bool) -> Tensor:
     """The values in this precision, their channels last in memory or not."""
-    values = tensor.detach().to(dtype)
+    values = in_precision(tensor, dtype)
     if not last:
         return values.contiguous()
     moved = values.movedim(1, -1)

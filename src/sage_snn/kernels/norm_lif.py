@@ -31,6 +31,7 @@ from .calls import SHAPE_CODES, function, pointer, register
 from .kept import STATISTICS, Kept, Momentum, keeps_on, packs, room_for_words
 from .membrane import UNWATCHED, Membrane, Watch, require_constants
 from .norm import (
+    in_precision,
     is_last,
     keep_statistics,
     precision,
@@ -188,8 +189,8 @@ class NativeNormLIF(torch.autograd.Function):
         )
         return (
             grads[0],
-            None if weight is None else grads[1].to(weight.dtype),
-            None if bias is None else grads[2].to(bias.dtype),
+            None if weight is None else in_precision(grads[1], weight.dtype),
+            None if bias is None else in_precision(grads[2], bias.dtype),
             *(None, None),
             grads[3].to(residual.dtype) if wants_residual else None,
             grads[4] if wants_slope else None,
@@ -225,7 +226,7 @@ def _norm_lif(
         *(pointer(added), spikes.data_ptr(), *sizes, last, eps, mean is None),
         *(*constants.arguments, near or 0.0, pointer(seen), torch.get_num_threads()),
     )
-    return spikes.to(x.dtype), used[0], used[1], or_nothing(seen, x)
+    return in_precision(spikes, x.dtype), used[0], used[1], or_nothing(seen, x)
 
 
 def _norm_lif_backward(
@@ -259,8 +260,8 @@ def _norm_lif_backward(
         *(pointer(grad_added), *sums.arguments, *sizes, last, eps, training),
         *(*constants.arguments, constants.detach_reset, SHAPE_CODES[shape], torch.get_num_threads()),
     )
-    of_residual = x.new_empty(0) if grad_added is None else grad_added.to(x.dtype)
-    return grad_x.to(x.dtype), grad_weight, grad_bias, of_residual, *sums.results(slope)
+    of_residual = x.new_empty(0) if grad_added is None else in_precision(grad_added, x.dtype)
+    return in_precision(grad_x, x.dtype), grad_weight, grad_bias, of_residual, *sums.results(slope)
 
 
 def _fake_norm_lif(

@@ -75,7 +75,7 @@ def add_at(total: Tensor, t: int, change: Tensor) -> None:
 
 def slope_values(slope: Tensor, times: int) -> Tensor:
     """One float64 per time step, as the C++ reads them."""
-    return slope.detach().to(torch.float64).expand(times).contiguous()
+    return slope.to(torch.float64).expand(times).contiguous()
 
 
 def strides_in_memory(slope: Tensor, full: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:

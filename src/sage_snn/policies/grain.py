@@ -47,7 +47,7 @@ class Track:
         """Let the law have the scores; values without one keep their slopes."""
         slopes = law(self.zscores).to(self.slopes)
         keep = self.alone | self.zscores.isnan()
-        if can_look and not (slopes[~keep] > 0).all():
+        if can_look and not ((slopes > 0) | keep).all():
             raise ValueError(f"the law gave {slopes.tolist()} for {self.zscores.tolist()}: slopes must be positive")
         self.slopes = torch.where(keep, self.slopes, slopes)
 
@@ -146,6 +146,8 @@ class PerGroup:
 
     def to(self, device: torch.device) -> None:
         """Follow a model that was moved after the policy was attached."""
+        if self._ratios.device == device:
+            return
         self._owner, self._ratios = self._owner.to(device), self._ratios.to(device)
         self.tracks = [track.to(device) for track in self.tracks]
 

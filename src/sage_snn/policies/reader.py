@@ -153,7 +153,7 @@ class Reader:
         # Every rank raises, or those that did read would wait for the others in their next collective call.
         if not everybody:
             raise RuntimeError(_nothing_read(has_read))
-        means = iter([part[:-1] / part[-1] for part in sums.split([len(tap.sums) for tap in self.all_taps])])
+        means = iter(_means(sums, [len(tap.sums) for tap in self.all_taps]))
         return [next(means) if len(taps) == 1 else torch.cat([next(means) for _ in taps]) for taps in self.taps]
 
     def _agree_on_widths(self) -> None:
@@ -219,6 +219,14 @@ class Reader:
         """Take the hooks off."""
         for tap in self.all_taps:
             tap.remove()
+
+
+def _means(sums: Tensor, widths: Sequence[int]) -> Sequence[Tensor]:
+    """Of sums that are followed by their number of rows, a tensor per width; all at once where they are alike."""
+    if len({*widths}) == 1:
+        table = sums.view(len(widths), -1)
+        return (table[:, :-1] / table[:, -1:]).unbind()
+    return [part[:-1] / part[-1] for part in sums.split(widths)]
 
 
 def _nothing_read(here: bool) -> str:

@@ -94,25 +94,54 @@ struct Strides {
     Index output, input, tap;
 };
 
+// Weights of a group of inputs and some lanes are turned in a tile: what lies far apart, often in the same few sets of the
+// cache, is then read and written once, a line at a time.
+template <class F>
+constexpr Index GROUP = 64 / Index(sizeof(F));  // inputs whose weights fill a line of the cache
+constexpr Index TURNED = 16;                    // lanes
+
+// visit(lane, input) for a tile of so many; whole ones have constant sizes, for vector code.
+template <class F, class Visit>
+inline void turn(Index lanes, Index inputs, Visit&& visit) {
+    if (lanes == TURNED && inputs == GROUP<F>) {
+        for (Index l = 0; l < TURNED; ++l)
+            for (Index c = 0; c < GROUP<F>; ++c) visit(l, c);
+        return;
+    }
+    for (Index l = 0; l < lanes; ++l)
+        for (Index c = 0; c < inputs; ++c) visit(l, c);
+}
+
+// body(tap, input, lane, inputs, lanes) for the tiles of a block and of its group of inputs.
+template <class F, class Body>
+void tiles_of(Index group, Index inputs, Index taps, Index lanes, Body&& body) {
+    const Index from = group * GROUP<F>, count = std::min(GROUP<F>, inputs - from);
+    for (Index tap = 0; tap < taps; ++tap)
+        for (Index lane = 0; lane < lanes; lane += TURNED) body(tap, from, lane, count, std::min(TURNED, lanes - lane));
+}
+
 // (outputs, inputs, taps) -> (blocks, taps, inputs, width), missing outputs zero; false if a weight is not finite: zeros
 // in front of it would make the dense sum NaN.
 template <class F>
 bool pack(const F* weight, Strides at, Index inputs, Index taps, const Blocks<F>& blocks, F* to, int threads) {
-    constexpr Index GROUP = 8;  // inputs whose weights stay in the cache while they are turned
-    const Index groups = (inputs + GROUP - 1) / GROUP, width = blocks.width();
+    const Index groups = (inputs + GROUP<F> - 1) / GROUP<F>, width = blocks.width();
     bool finite = true;
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static) reduction(&& : finite)
     for (Index task = 0; task < blocks.count * groups; ++task) {
-        const Index block = task / groups, lanes = blocks.lanes(block), from = task % groups * GROUP;
-        F check = 0;
-        for (Index tap = 0; tap < taps; ++tap)
-            for (Index c = from; c < std::min(inputs, from + GROUP); ++c) {
-                const F* w = weight + blocks.first(block) * at.output + c * at.input + tap * at.tap;
-                F* row = to + ((block * taps + tap) * inputs + c) * width;
-                for (Index l = 0; l < lanes; ++l) check += w[l * at.output] * F(0), row[l] = w[l * at.output];
-                for (Index l = lanes; l < width; ++l) row[l] = 0;
-            }
-        finite = finite && check == F(0);
+        const Index block = task / groups, lanes = blocks.lanes(block);
+        F checks[GROUP<F>] = {};
+        tiles_of<F>(task % groups, inputs, taps, lanes, [&](Index tap, Index input, Index lane, Index ins, Index outs) {
+            const F* from = weight + (blocks.first(block) + lane) * at.output + input * at.input + tap * at.tap;
+            F* rows = to + ((block * taps + tap) * inputs + input) * width + lane;
+            F tile[TURNED][GROUP<F>];
+            if (at.input == 1) turn<F>(outs, ins, [&](Index l, Index c) { tile[l][c] = from[l * at.output + c]; });
+            else turn<F>(outs, ins, [&](Index l, Index c) { tile[l][c] = from[l * at.output + c * at.input]; });
+            turn<F>(outs, ins, [&](Index l, Index c) { checks[c] += tile[l][c] * F(0); });
+            turn<F>(outs, ins, [&](Index l, Index c) { rows[c * width + l] = tile[l][c]; });
+            if (lane + outs == lanes)
+                for (Index c = 0; c < ins; ++c) std::fill(rows + c * width + outs, rows + (c + 1) * width - lane, F(0));
+        });
+        for (Index c = 0; c < GROUP<F>; ++c) finite = finite && checks[c] == F(0);
     }
     return finite;
 }
@@ -120,17 +149,18 @@ bool pack(const F* weight, Strides at, Index inputs, Index taps, const Blocks<F>
 // The way back.
 template <class F>
 void unpack(const F* from, Strides at, Index inputs, Index taps, const Blocks<F>& blocks, F* weight, int threads) {
-    constexpr Index GROUP = 8;
-    const Index groups = (inputs + GROUP - 1) / GROUP, width = blocks.width();
+    const Index groups = (inputs + GROUP<F> - 1) / GROUP<F>, width = blocks.width();
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (Index task = 0; task < blocks.count * groups; ++task) {
-        const Index block = task / groups, first = task % groups * GROUP;
-        for (Index tap = 0; tap < taps; ++tap)
-            for (Index c = first; c < std::min(inputs, first + GROUP); ++c) {
-                F* w = weight + blocks.first(block) * at.output + c * at.input + tap * at.tap;
-                const F* row = from + ((block * taps + tap) * inputs + c) * width;
-                for (Index l = 0; l < blocks.lanes(block); ++l) w[l * at.output] = row[l];
-            }
+        const Index block = task / groups, lanes = blocks.lanes(block);
+        tiles_of<F>(task % groups, inputs, taps, lanes, [&](Index tap, Index input, Index lane, Index ins, Index outs) {
+            F* to = weight + (blocks.first(block) + lane) * at.output + input * at.input + tap * at.tap;
+            const F* rows = from + ((block * taps + tap) * inputs + input) * width + lane;
+            F tile[TURNED][GROUP<F>];
+            turn<F>(outs, ins, [&](Index l, Index c) { tile[l][c] = rows[c * width + l]; });
+            if (at.input == 1) turn<F>(outs, ins, [&](Index l, Index c) { to[l * at.output + c] = tile[l][c]; });
+            else turn<F>(outs, ins, [&](Index l, Index c) { to[l * at.output + c * at.input] = tile[l][c]; });
+        });
     }
 }
 
