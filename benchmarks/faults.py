@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -35,27 +36,38 @@ def disk() -> ctypes.CDLL:
 
 
 def life(out: Path, fault: Callable[[], object]) -> tuple[str, int]:
-    """What a run says at its end, in a process of its own with this fault, and how often it changed files."""
+    """What a run says at its end, in a process of its own with this fault, and how often it changed files.
+
+    A traceback that anybody printed meanwhile, be it a thread of a library, is said instead.
+    """
     reader, writer = os.pipe()
-    if (child := os.fork()) == 0:
-        told = "finished"
-        try:
-            disk().bad_disk_from(0, 0)  # what was counted before this life is not of it
-            fault()
-            train("digits", out, settings=SHORT, resume=True, quiet=True)
-        except RunError as error:
-            told = f"error: {error}"
-        except BaseException:
-            told = traceback.format_exc()
-        counted = disk().bad_disk_counted()
-        disk().bad_disk_from(0, 0)
-        os.write(writer, f"{counted}\n{told}".encode())
-        os._exit(0)
-    os.close(writer)
-    with open(reader) as pipe:
-        counted, _, told = pipe.read().partition("\n")
-    os.waitpid(child, 0)
-    return told, int(counted or 0)
+    with tempfile.TemporaryFile("w+", errors="replace") as printed:  # on a disk that is well
+        if (child := os.fork()) == 0:
+            os.dup2(printed.fileno(), 2)
+            _live(out, fault, writer)
+        os.close(writer)
+        with open(reader) as pipe:
+            counted, _, told = pipe.read().partition("\n")
+        os.waitpid(child, 0)
+        printed.seek(0)
+        noise = printed.read()
+    return noise if "Traceback" in noise else told, int(counted or 0)
+
+
+def _live(out: Path, fault: Callable[[], object], writer: int) -> None:
+    told = "finished"
+    try:
+        disk().bad_disk_from(0, 0)  # what was counted before this life is not of it
+        fault()
+        train("digits", out, settings=SHORT, resume=True, quiet=True)
+    except RunError as error:
+        told = f"error: {error}"
+    except BaseException:
+        told = traceback.format_exc()
+    counted = disk().bad_disk_counted()
+    disk().bad_disk_from(0, 0)
+    os.write(writer, f"{counted}\n{told}".encode())
+    os._exit(0)
 
 
 def trouble(out: Path, whole: Path, number: int, code: int) -> str | None:
