@@ -208,12 +208,16 @@ void back_norm(const Planes<F>& p, const Gradients<F>& g, Index c, Index first, 
     for (Index n = first; n < last; ++n) {
         const Index at = n * p.plane_stride() + c * p.length;
         const F* __restrict x = p.x + at;
-        const F* normal = g.normal() + at;  // may be where the result goes
+        // May be where the result goes, each value to its own place: lanes need not wait for each other.
+        const F* normal = g.normal() + at;
         F* grad = g.x + at;
-        if (measured)
+        if (measured) {
+#pragma omp simd
             for (Index l = 0; l < p.length; ++l) grad[l] = (normal[l] - level - (x[l] - affine.shift) * tilt) * affine.gain;
-        else
+        } else {
+#pragma omp simd
             for (Index l = 0; l < p.length; ++l) grad[l] = normal[l] * affine.gain;
+        }
     }
 }
 

@@ -209,12 +209,16 @@ void back_norm(const Rows<F>& p, const Gradients<F>& g, const Lanes<F>& lanes, B
     for (Index t = 0; t < p.steps; ++t)
         rows_of(p, band, part, [&](Index at, Index width) {
             const F* __restrict x = p.x + t * p.size + at;
-            const F* normal = g.normal() + t * p.size + at;  // may be where the result goes
+            // May be where the result goes, each value to its own place: lanes need not wait for each other.
+            const F* normal = g.normal() + t * p.size + at;
             F* grad = g.x + t * p.size + at;
-            if (!measured)
+            if (!measured) {
+#pragma omp simd
                 for (Index j = 0; j < width; ++j) grad[j] = normal[j] * gain[j];
-            else
+            } else {
+#pragma omp simd
                 for (Index j = 0; j < width; ++j) grad[j] = (normal[j] - level[j] - (x[j] - shift[j]) * tilt[j]) * gain[j];
+            }
         });
 }
 
