@@ -46,6 +46,11 @@ def has_dispatch_mode() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
 
 
+def is_profiling() -> bool:
+    """Does torch's profiler write down what is called?"""
+    return torch.autograd._profiler_enabled()  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+
+
 def checkpointed_region() -> object | None:
     """What tells one region of (non-reentrant) activation checkpointing from another, or its replay; None outside."""
     hook: Any = packing_hook()

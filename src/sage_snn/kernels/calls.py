@@ -6,8 +6,9 @@ from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..compat import has_dispatch_mode, is_profiling
 from . import native
 from .gpu.available import is_interpreting
 
@@ -71,6 +72,7 @@ _RESULTS: dict[str, Any] = {
 }
 # A third of the overhead of torch.library.custom_op at every call; autograd is in the Functions that call them.
 _OPERATORS = torch.library.Library("sage_snn", "FRAGMENT")
+_on_cpu: dict[str, Callable[..., Any]] = {}
 _functions: dict[tuple[ctypes.CDLL, str, torch.dtype | None], Callable[..., Any]] = {}
 
 
@@ -115,10 +117,23 @@ def register(schema: str, run: Callable[..., Any] | None, fake: Callable[..., An
     _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
     on_cpu = on_device if home is not None and is_interpreting() else run
     if on_cpu is not None:
+        _on_cpu[name] = on_cpu
         _OPERATORS.impl(name, on_cpu, "CPU")  # pyright: ignore[reportUnknownMemberType]
     if home is not None:
         _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]
+
+
+def operator(name: str, x: Tensor) -> Callable[..., Any]:
+    """The operator `sage_snn::name` for a tensor like x, below autograd.
+
+    On a CPU what it runs, where nobody looks at operators (a compiler, a profiler, whoever counts): torch takes as long
+    to hand over a call with many options as a small kernel for its work.
+    """
+    is_seen = torch.compiler.is_compiling() or has_dispatch_mode() or is_profiling()
+    if is_seen or x.device.type != "cpu" or type(x) not in (Tensor, nn.Parameter):
+        return getattr(torch.ops.sage_snn, name)
+    return _on_cpu[name]
 
 
 def register_everywhere(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:

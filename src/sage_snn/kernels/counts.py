@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .arguments import Constants, forward_options
-from .calls import SUFFIX, function, register
+from .calls import SUFFIX, function, operator, register
 from .layout import Layout
 from .lif import lif_twin
 from .membrane import UNWATCHED, Membrane, require_constants
@@ -30,7 +30,7 @@ def fire(currents: Tensor, membrane: Membrane, times: int, *, as_counts: bool = 
     if not currents.numel() or path(currents) != "C++" or currents.dtype not in SUFFIX:
         return _fire_twin(currents, membrane, times, as_counts)
     options = forward_options(membrane.numbers, *membrane.tensors, None)
-    return torch.ops.sage_snn.fire(currents.detach(), times=times, as_counts=as_counts, **options)
+    return operator("fire", currents)(currents.detach(), times=times, as_counts=as_counts, **options)
 
 
 def _fire_twin(currents: Tensor, membrane: Membrane, times: int, as_counts: bool) -> Tensor:

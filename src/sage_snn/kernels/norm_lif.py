@@ -27,7 +27,7 @@ from .arguments import (
     wants_gradients,
 )
 from .bits import mark_spikes
-from .calls import SHAPE_CODES, function, pointer, register
+from .calls import SHAPE_CODES, function, operator, pointer, register
 from .kept import STATISTICS, Kept, Momentum, keeps_on, packs, room_for_words
 from .membrane import UNWATCHED, Membrane, Watch, require_constants
 from .norm import (
@@ -128,7 +128,9 @@ def norm_lif(
 def _made(inputs: tuple[Tensor | None, ...], kept: Kept | None, **options: Any) -> tuple[Tensor, ...]:
     """Spikes, mean, variance and moments by the operator, and what is kept if anything is."""
     if kept is None:
-        return torch.ops.sage_snn.norm_lif(*inputs, **options)
+        x = inputs[0]
+        assert x is not None
+        return operator("norm_lif", x)(*inputs, **options)
     told = *inputs, *kept.statistics
     *made, words = torch.ops.sage_snn.norm_lif_kept(*told, packs=kept.packs, **kept.options, **options)
     kept.words = words if kept.packs else None
@@ -179,7 +181,7 @@ class NativeNormLIF(torch.autograd.Function):
         *inputs, threshold, tau = ctx.saved_tensors
         weight, bias, residual = inputs[1], inputs[2], inputs[5]
         wants_residual, wants_slope, wants = *ctx.needs_input_grad[5:7], ctx.needs_input_grad[11:14]
-        grads = torch.ops.sage_snn.norm_lif_backward(
+        grads = operator("norm_lif_backward", grad_spikes)(
             *(grad_spikes, *inputs, ctx.slope),
             times=ctx.times,
             eps=ctx.eps,
