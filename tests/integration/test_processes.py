@@ -117,7 +117,7 @@ def test_of_two_processes_that_resume_a_run_at_once_the_second_is_refused(tmp_pa
 @pytest.mark.slow
 def test_ranks_that_outlive_their_launcher_keep_a_second_start_off(tmp_path):
     out = tmp_path / "run"
-    launcher = subprocess.Popen(command(out, 2, epochs=12), stderr=subprocess.DEVNULL, start_new_session=True)
+    launcher = subprocess.Popen(command(out, 2, epochs=6), stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120
     while not list(out.glob("checkpoints/*.pt")):
         assert time.monotonic() < deadline, "no checkpoint was written"
@@ -128,12 +128,12 @@ def test_ranks_that_outlive_their_launcher_keep_a_second_start_off(tmp_path):
     try:
         for rank in ranks:  # so that they do not end before they are met
             os.kill(rank, signal.SIGSTOP)
-        second = run(out, 2, epochs=12)
+        second = run(out, 2, epochs=6)
     finally:
         for rank in ranks:
             os.kill(rank, signal.SIGKILL)
     assert second.returncode != 0
     assert any(f"is being trained by process {rank}" in second.stderr for rank in ranks), second.stderr
-    resumed = run(out, 2, epochs=12)
+    resumed = run(out, 2, epochs=6)
     assert resumed.returncode == 0, resumed.stderr
-    assert [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()] == list(range(12))
+    assert [json.loads(line)["epoch"] for line in (out / "metrics.jsonl").read_text().splitlines()] == list(range(6))
