@@ -83,6 +83,13 @@ def test_fields_inside_a_value_are_refused_with_the_file_and_the_cure(tmp_path):
         load_recipe(write(tmp_path / "mine.yaml", "from: digits\ndata: {a: {b: 1}}\n"))
 
 
+@pytest.mark.parametrize("text", ["from: [LONG]\n", "from: digits\ndata: {a: {LONG}}\n"])
+def test_neither_is_quoted_at_length(tmp_path, text):
+    with pytest.raises(RecipeError, match=r"mine\.yaml: ") as error:
+        load_recipe(write(tmp_path / "mine.yaml", text.replace("LONG", "x" * 5000)))
+    assert len(str(error.value)) < 1500
+
+
 def test_the_whole_recipe_is_shown_and_written_with_a_run(tmp_path, monkeypatch, capsys):
     mine = write(tmp_path / "mine.yaml", "from: digits\nepochs: 4\n")
     monkeypatch.setattr("sys.argv", ["sage-snn", "recipes", str(mine)])

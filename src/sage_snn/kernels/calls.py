@@ -114,14 +114,13 @@ def register(schema: str, run: Callable[..., Any] | None, fake: Callable[..., An
     def on_device(*arguments: Any, **options: Any) -> Any:
         return getattr(import_module(f".gpu.{home}", __package__), name)(*arguments, **options)
 
-    _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
+    _define(schema, name, fake)
     on_cpu = on_device if home is not None and is_interpreting() else run
     if on_cpu is not None:
         _on_cpu[name] = on_cpu
         _OPERATORS.impl(name, on_cpu, "CPU")  # pyright: ignore[reportUnknownMemberType]
     if home is not None:
         _OPERATORS.impl(name, on_device, "CUDA")  # pyright: ignore[reportUnknownMemberType]
-    torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]
 
 
 def operator(name: str, x: Tensor) -> Callable[..., Any]:
@@ -139,6 +138,10 @@ def operator(name: str, x: Tensor) -> Callable[..., Any]:
 def register_everywhere(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
     """Give torch an operator of tensors without gradients that finds its way on every device by itself."""
     name = schema.partition("(")[0]
-    _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
+    _define(schema, name, fake)
     _OPERATORS.impl(name, run, "CompositeExplicitAutograd")  # pyright: ignore[reportUnknownMemberType]
+
+
+def _define(schema: str, name: str, fake: Callable[..., Any]) -> None:
+    _OPERATORS.define(schema)  # pyright: ignore[reportUnknownMemberType]
     torch.library.register_fake(f"sage_snn::{name}", fake, lib=_OPERATORS)  # pyright: ignore[reportUnknownMemberType]

@@ -125,12 +125,10 @@ def norm_lif(
     return spikes
 
 
-def _made(inputs: tuple[Tensor | None, ...], kept: Kept | None, **options: Any) -> tuple[Tensor, ...]:
+def _made(inputs: tuple[Any, ...], kept: Kept | None, **options: Any) -> tuple[Tensor, ...]:
     """Spikes, mean, variance and moments by the operator, and what is kept if anything is."""
     if kept is None:
-        x = inputs[0]
-        assert x is not None
-        return operator("norm_lif", x)(*inputs, **options)
+        return operator("norm_lif", inputs[0])(*inputs, **options)
     told = *inputs, *kept.statistics
     *made, words = torch.ops.sage_snn.norm_lif_kept(*told, packs=kept.packs, **kept.options, **options)
     kept.words = words if kept.packs else None

@@ -114,7 +114,7 @@ def merged(fields: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, 
         if rest:
             inner = whole.get(head) or {}
             if not isinstance(inner, Mapping):
-                raise RecipeError(f"{key}: {head} has no fields of its own; give it one value")
+                raise RecipeError(f"{shortened(key, 200)}: {head} has no fields of its own; give it one value")
             whole[head] = merged(inner, {rest: value})
         else:
             whole[head] = value

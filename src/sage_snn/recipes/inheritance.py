@@ -5,7 +5,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from .fields import RecipeError, flat, merged, parse_mapping, read_text
+from .fields import RecipeError, flat, merged, parse_mapping, read_text, shortened
 
 KEY = "from"
 RIGHT = "of fields to values, such as `epochs: 10`"
@@ -45,7 +45,7 @@ def _complete(
     parent = fields[KEY]
     if not isinstance(parent, str) or not parent:
         raise RecipeError(
-            f"{chain[-1]}: {KEY} names one recipe, shipped or a YAML file, not {parent!r}; "
+            f"{chain[-1]}: {KEY} names one recipe, shipped or a YAML file, not {shortened(repr(parent), 200)}; "
             "write one such as `from: digits`, or leave it out"
         )
     is_file = Path(parent).suffix in (".yaml", ".yml")
