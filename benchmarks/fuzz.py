@@ -4,8 +4,10 @@
     python benchmarks/fuzz.py --case 4711 --out FOLDER        # one case again, with its traceback
 
 Case n depends on n alone. A case fails by any other exception, by an error that does not name the file and the cure or
-that has lines without end, by a crash, by taking longer than SECONDS, or by code that a file had executed. Inputs that
-failed are kept in FOLDER/failed; FOLDER/state.json counts cases, and of each kind those that ended well or in an error.
+that has lines without end, by a crash, by taking longer than SECONDS, by code that a file had executed, or by a file of
+the user's that is gone or was written over (one that is set aside, under another name, is not lost). Inputs that failed
+are kept in FOLDER/failed; FOLDER/state.json counts cases, and of each kind those that ended well or in an error.
+Two processes share the work as `--cases 500000` and `--from 500000 --cases 1000000`, each with a folder of its own.
 """
 
 import argparse
@@ -93,8 +95,14 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
+Action = Callable[[], object]
+
+
 class Fuzzer:
-    """The real files that are mutated, and what is done with each kind of them."""
+    """The real files that are mutated, and what is done with each kind of them.
+
+    A kind writes the input of a case and gives what is to be done with it, so that it can be looked at in between.
+    """
 
     def __init__(self, folder: Path) -> None:
         import numpy as np
@@ -114,7 +122,7 @@ class Fuzzer:
         torch.save({"weights": torch.zeros(3)}, folder / "weights.pth")
         self.keys = list(dict(flat(load_recipe("digits").all_fields())))
         # The dear ones, networks that are built and whole commands, have smaller shares.
-        self.kinds: dict[Callable[[Path, random.Random], None], int] = {
+        self.kinds: dict[Callable[[Path, random.Random], Action], int] = {
             self.recipe: 160,
             self.study: 160,
             self.weights: 150,
@@ -127,57 +135,68 @@ class Fuzzer:
             self.network: 2,
         }
 
-    def case(self, number: int, scratch: Path) -> None:
-        """Run case `number` in an empty folder."""
+    def case(self, number: int, scratch: Path) -> Action:
+        """Write the input of case `number` into an empty folder; what is to be done with it."""
         draw, kind = self._drawn(number)
-        kind(scratch, draw)
+        return kind(scratch, draw)
 
     def kind(self, number: int) -> str:
         """What is mutated in case `number`."""
         return self._drawn(number)[1].__name__
 
-    def _drawn(self, number: int) -> tuple[random.Random, Callable[[Path, random.Random], None]]:
+    def _drawn(self, number: int) -> tuple[random.Random, Callable[[Path, random.Random], Action]]:
         draw = random.Random(number)
         return draw, draw.choices(list(self.kinds), list(self.kinds.values()))[0]
 
-    def recipe(self, scratch: Path, draw: random.Random) -> None:
+    def recipe(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.recipes import load_recipe, shipped_recipes
         from sage_snn.recipes.recipe import SHIPPED
 
         text = (SHIPPED / f"{draw.choice(shipped_recipes())}.yaml").read_bytes()
         (scratch / "mine.yaml").write_bytes(mutated(text, draw))
-        load_recipe(scratch / "mine.yaml").identity()
+        return lambda: load_recipe(scratch / "mine.yaml").identity()
 
-    def setting(self, scratch: Path, draw: random.Random) -> None:
+    def setting(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.recipes import load_recipe, parse_settings
 
         typed = [f"{draw.choice(self.keys)}={draw.choice(WORDS)}" for _ in range(draw.randrange(1, 4))]
         (scratch / "typed").write_text(repr(typed))
-        load_recipe("digits", parse_settings(typed)).identity()
+        return lambda: load_recipe("digits", parse_settings(typed)).identity()
 
-    def study(self, scratch: Path, draw: random.Random) -> None:
+    def study(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.studies.status import status, status_table
         from sage_snn.studies.study import load_study
 
-        (scratch / "study.yaml").write_bytes(mutated(STUDY.encode(), draw))
-        study = load_study(scratch / "study.yaml")
-        if study.count() < 100:
-            status_table(study, status(study, scratch), scratch)
+        def shown() -> None:
+            study = load_study(scratch / "study.yaml")
+            if study.count() < 100:
+                status_table(study, status(study, scratch), scratch)
 
-    def run_file(self, scratch: Path, draw: random.Random) -> None:
+        (scratch / "study.yaml").write_bytes(mutated(STUDY.encode(), draw))
+        return shown
+
+    def run_file(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.studies.results import load_runs, table
 
-        runs = load_runs([self._damaged_run(scratch, draw)])
-        table(runs)
-        runs[0].signals()
+        def shown() -> None:
+            runs = load_runs([damaged])
+            table(runs)
+            runs[0].signals()
 
-    def network(self, scratch: Path, draw: random.Random) -> None:
+        damaged = self._damaged_run(scratch, draw)
+        return shown
+
+    def network(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.runs import open_run
 
-        opened = open_run(self._damaged_run(scratch, draw))
-        opened.network()
-        opened.unfinished()
-        _ = opened.policy_state
+        def built() -> None:
+            opened = open_run(damaged)
+            opened.network()
+            opened.unfinished()
+            _ = opened.policy_state
+
+        damaged = self._damaged_run(scratch, draw)
+        return built
 
     def _damaged_run(self, scratch: Path, draw: random.Random) -> Path:
         """Links but for one file, which is mutated: a copy of all of them would take longer than to read them."""
@@ -192,46 +211,49 @@ class Fuzzer:
                 os.link(path, mine)
         return scratch / "run"
 
-    def checkpoint(self, scratch: Path, draw: random.Random) -> None:
+    def checkpoint(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.runs.checkpoint import load_checkpoint
 
         content = next(iter((self.run / "checkpoints").iterdir())).read_bytes()
         content = pickle.dumps({"version": 2, "state": Evil()}) if draw.random() < 0.1 else content
         content = mutated(content, draw)
         (scratch / f"step-000000001-{hashlib.sha256(content).hexdigest()[:16]}.pt").write_bytes(content)
-        load_checkpoint(scratch)
+        return lambda: load_checkpoint(scratch)
 
-    def weights(self, scratch: Path, draw: random.Random) -> None:
+    def weights(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.runs.weights import read_weights
 
         source = draw.choice([self.run / "model.safetensors", self.folder / "weights.pth"])
         (scratch / source.name).write_bytes(mutated(source.read_bytes(), draw))
-        read_weights(scratch / source.name)
+        return lambda: read_weights(scratch / source.name)
 
-    def arrays(self, scratch: Path, draw: random.Random) -> None:
+    def arrays(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn.data import load_data
 
         (scratch / "arrays.npz").write_bytes(mutated((self.folder / "arrays.npz").read_bytes(), draw))
-        load_data("arrays", scratch / "arrays.npz")
+        return lambda: load_data("arrays", scratch / "arrays.npz")
 
-    def picture(self, scratch: Path, draw: random.Random) -> None:
+    def picture(self, scratch: Path, draw: random.Random) -> Action:
         import torch
 
         from sage_snn.data import Images
 
         (scratch / "a.png").write_bytes(mutated((self.folder / "picture.png").read_bytes(), draw))
-        Images([scratch / "a.png"], torch.tensor([0])).picture(0)
+        return lambda: Images([scratch / "a.png"], torch.tensor([0])).picture(0)
 
-    def command(self, scratch: Path, draw: random.Random) -> None:
+    def command(self, scratch: Path, draw: random.Random) -> Action:
         from sage_snn import cli
+
+        def called() -> None:
+            sys.argv = ["sage-snn", *(word for word in typed if word not in ("demo", "bench"))]
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+                cli.main()
 
         words = ["recipes", "digits", "--diff", "study", "status", "list", "report", "eval", "check", "export", "--out"]
         words += ["--to", "onnx", "--set", "lr=1", "--json", "--policy", "--seed", "nowhere", "--help", "table1-small"]
         typed = [draw.choice((*words, *words, *WORDS)) for _ in range(draw.randrange(1, 6))]
         (scratch / "typed").write_text(repr(typed))
-        sys.argv = ["sage-snn", *(word for word in typed if word not in ("demo", "bench"))]
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            cli.main()
+        return called
 
 
 NAMED = {
@@ -281,10 +303,12 @@ def _judged(fuzzer: Fuzzer, number: int, scratch: Path) -> tuple[str, str | None
         signal.signal(told_by, _too_slow)
         signal.setitimer(timer, seconds)
     ended, problem = "well", None
+    action = fuzzer.case(number, scratch)
+    given = contents(scratch)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fuzzer.case(number, scratch)
+            action()
     except BaseException as error:
         ended = "error"
         problem = untold(error, fuzzer.kind(number)) if is_users(error) else "not an error of the user's"
@@ -292,7 +316,14 @@ def _judged(fuzzer: Fuzzer, number: int, scratch: Path) -> tuple[str, str | None
     finally:
         for timer, _, _ in TIMERS:
             signal.setitimer(timer, 0)
-    return ended, "code of a file was executed" if (scratch / "owned").exists() else problem
+    if (scratch / "owned").exists():
+        return ended, "code of a file was executed"
+    return ended, problem if given <= contents(scratch) else "a file was lost or written over"
+
+
+def contents(folder: Path) -> set[bytes]:
+    """What the files below a folder hold, whatever they are called."""
+    return {path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def _too_slow(number: int, frame: object) -> None:
@@ -324,11 +355,11 @@ def keep(out: Path, number: int, problem: str) -> None:
     (kept / "problem.txt").write_text(problem, errors="backslashreplace")
 
 
-def fuzz(out: Path, cases: int) -> dict[str, int]:
-    """Run cases up to this number, from where the last time ended; how many were run, and how many failed."""
+def fuzz(out: Path, cases: int, first: int = 0) -> dict[str, int]:
+    """Run cases from the first, or from where the last time ended, up to this number; how many, how many failed."""
     out.mkdir(parents=True, exist_ok=True)
     fuzzer, path = Fuzzer(out), out / "state.json"
-    state = json.loads(path.read_text()) if path.is_file() else {"done": 0, "counts": {}}
+    state = json.loads(path.read_text()) if path.is_file() else {"done": first, "counts": {}}
     while state["done"] < cases:
         numbers = range(state["done"], min(state["done"] + BATCH, cases))
         (out / "counts.json").unlink(missing_ok=True)
@@ -338,7 +369,7 @@ def fuzz(out: Path, cases: int) -> dict[str, int]:
         path.with_suffix(".tmp").write_text(json.dumps(state, indent=2))
         path.with_suffix(".tmp").replace(path)
     failed = list((out / "failed").iterdir()) if (out / "failed").is_dir() else []
-    return {"cases": state["done"], "failed": len(failed)}
+    return {"cases": state["done"] - first, "failed": len(failed)}
 
 
 def _in_a_fork(fuzzer: Fuzzer, numbers: range, out: Path) -> int:
@@ -361,7 +392,8 @@ def _in_a_fork(fuzzer: Fuzzer, numbers: range, out: Path) -> int:
 def main() -> None:
     """Parse, run, print; the exit code is 1 when a case failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000, help="how many in all")
+    parser.add_argument("--cases", type=int, default=10_000, help="up to this one")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="from this one on")
     parser.add_argument("--case", type=int, help="only this one")
     parser.add_argument("--out", type=Path, required=True, help="folder for its state and for inputs that failed")
     given = parser.parse_args()
@@ -371,7 +403,7 @@ def main() -> None:
         shutil.rmtree(out / "scratch", ignore_errors=True)
         (out / "scratch").mkdir()
         sys.exit(problem_of(Fuzzer(out), given.case, out / "scratch"))
-    told = fuzz(out, given.cases)
+    told = fuzz(out, given.cases, given.first)
     print(f"{told['cases']} cases, {told['failed']} failed; inputs of those are in {out / 'failed'}")
     sys.exit(bool(told["failed"]))
 
