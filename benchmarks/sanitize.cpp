@@ -36,13 +36,16 @@
                                   std::uint8_t*, int);                                                                \
     extern "C" void sage_pool_backward_##S(const F*, const std::uint8_t*, std::int64_t, std::int64_t, std::int64_t,   \
                                            std::int64_t, F*, int);                                                    \
-    extern "C" int sage_event_conv_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t, const F*,        \
+    extern "C" std::int64_t sage_event_size_##S(std::int64_t, std::int64_t, std::int64_t);                            \
+    extern "C" int sage_event_pack_##S(const F*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,\
+                                       std::int64_t, F*, int);                                                        \
+    extern "C" int sage_event_conv_##S(const F*, const F*, std::int64_t, std::int64_t, std::int64_t, const F*, const F*,\
                                        std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,          \
                                        std::int64_t, std::int64_t, F*, int);                                          \
     extern "C" int sage_event_conv_weight_##S(const F*, const std::uint64_t*, const F*, std::int64_t, std::int64_t,  \
                                               std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,   \
                                               F*, int);                                                               \
-    extern "C" int sage_event_map_##S(const F*, const F*, const F*, std::int64_t, std::int64_t, std::int64_t,         \
+    extern "C" int sage_event_map_##S(const F*, const F*, const F*, const F*, std::int64_t, std::int64_t, std::int64_t,\
                                       std::int64_t, F*, int);                                                         \
     extern "C" int sage_event_map_weight_##S(const F*, const std::uint64_t*, const F*, std::int64_t, std::int64_t,   \
                                              std::int64_t, std::int64_t, F*, int);                                    \
@@ -182,13 +185,19 @@ EXERCISE(double, f64)
                 const std::int64_t limit = which < 2 ? 1000 : 100;                                                    \
                 std::vector<F> out(grad.size()), tokens(more.size()), of_weight(weight.size()),                       \
                     of_matrix(size_t(outputs * inputs));                                                              \
+                std::vector<F> kept_conv(size_t(sage_event_size_##S(outputs, inputs, 9))),                            \
+                    kept_map(size_t(sage_event_size_##S(outputs, inputs, 1)));                                        \
+                sage_event_pack_##S(weight.data(), 9 * inputs, 9, 1, outputs, inputs, 9, kept_conv.data(), which + 1);\
+                sage_event_pack_##S(weight.data(), inputs, 1, 0, outputs, inputs, 1, kept_map.data(), which + 1);     \
                 done[size_t(which)] =                                                                                 \
                     sage_event_conv_##S(x.data(), weight.data(), 9 * inputs, which ? 1 : 9, which ? inputs : 1,       \
-                                        which ? bias.data() : nullptr, images, height, width, inputs, outputs,        \
+                                        which == 1 ? kept_conv.data() : nullptr, which ? bias.data() : nullptr,       \
+                                        images, height, width, inputs, outputs,                                       \
                                         stride, limit, out.data(), which + 1) +                                       \
                     sage_event_conv_weight_##S(x.data(), from, grad.data(), images, height, width, inputs, outputs, stride, \
                                                limit, of_weight.data(), which + 1) +                                  \
-                    sage_event_map_##S(x.data(), weight.data(), which ? bias.data() : nullptr, rows, inputs, outputs, \
+                    sage_event_map_##S(x.data(), weight.data(), which == 1 ? kept_map.data() : nullptr,               \
+                                       which ? bias.data() : nullptr, rows, inputs, outputs,                          \
                                        limit, tokens.data(), which + 1) +                                             \
                     sage_event_map_weight_##S(x.data(), from, more.data(), rows, inputs, outputs, limit, of_matrix.data(),  \
                                               which + 1);                                                             \

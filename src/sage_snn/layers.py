@@ -15,6 +15,7 @@ from .kernels.arguments import why_not_native
 from .kernels.events import event_conv, event_map
 from .kernels.norm import batch_norm, plain_norm, running_statistics
 from .kernels.norm_lif import batch_norm_lif
+from .kernels.packed import Packed
 from .kernels.path import why_twin
 from .kernels.pool import spike_pool
 from .neurons import LIFNode
@@ -116,10 +117,12 @@ class NormMap(nn.Module):
 class SpikeConv(nn.Conv2d):
     """nn.Conv2d, of 3 x 3 by the event-driven kernel where its input is sparse enough."""
 
+    packed: Packed | None = None  # in a network for inference, whose weights stay as they are
+
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not self._has_kernel:
             return super()._conv_forward(input, weight, bias)
-        return event_conv(input, weight, bias, self.stride[0])
+        return event_conv(input, weight, bias, self.stride[0], self.packed)
 
     @property
     def _has_kernel(self) -> bool:
@@ -133,6 +136,8 @@ class TokenMap(nn.Conv1d):
     Not on a CPU in the order of the axes, where the convolution is as fast and results are kept to the bit.
     """
 
+    packed: Packed | None = None  # as in SpikeConv
+
     def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """(T*B, C, N) -> (T*B, C', N), in the memory order of x."""
         return super().forward(x) if x.is_contiguous() and x.device.type == "cpu" else self.product(x)
@@ -141,7 +146,7 @@ class TokenMap(nn.Conv1d):
         """The same as a matrix product: one in all where channels lie last, else one for each image."""
         weight = self.weight.squeeze(-1)
         if not x.is_contiguous():
-            return event_map(x.transpose(1, 2), weight, self.bias).transpose(1, 2)
+            return event_map(x.transpose(1, 2), weight, self.bias, self.packed).transpose(1, 2)
         each = weight.expand(len(x), -1, -1)
         return each @ x if self.bias is None else torch.baddbmm(self.bias.view(1, -1, 1), each, x)
 

@@ -13,8 +13,9 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..compat import entries
 from ..kernels.counts import fire
+from ..kernels.packed import Packed
 from ..kernels.path import path
-from ..layers import ThresholdNorm
+from ..layers import SpikeConv, ThresholdNorm, TokenMap
 from ..neurons import LIFNode
 
 
@@ -97,8 +98,14 @@ def _fold_sequence(container: nn.Sequential) -> None:
 
 
 def _folded(layer: nn.Module, norm: Any) -> nn.Module:
-    if isinstance(norm, nn.Identity):
-        return layer
+    """The layer with the normalisation in its weights; those stay as they are, so what kernels pack of them is kept."""
+    folded = layer if isinstance(norm, nn.Identity) else _with_norm(layer, norm)
+    if isinstance(folded, SpikeConv | TokenMap):
+        folded.packed = Packed()
+    return folded
+
+
+def _with_norm(layer: nn.Module, norm: Any) -> nn.Module:
     if isinstance(norm, ThresholdNorm):  # its factor is its own: into a copy of the weight with it
         norm = copy.deepcopy(norm)
         norm.weight.data.mul_(norm.factor)

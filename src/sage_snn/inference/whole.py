@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..kernels.counts import MOST, as_counts
+from ..kernels.packed import Packed
 from ..kernels.whole import may_pay, pack_whole, whole_conv, whole_map
 
 LARGEST = 127  # weights reach from -127 to 127: the same in both directions
@@ -37,8 +38,7 @@ class WholeSynapse(nn.Module):
         self.register_buffer("bias", bias)
         self.is_image = isinstance(layer, nn.Conv2d)
         self.options = _options(layer) if isinstance(layer, nn.Conv2d) else None
-        self._packed: Tensor | None = None  # for oneDNN, and for events
-        self._listed: Tensor | None = None
+        self._packed, self._listed = Packed(), Packed()  # for oneDNN, and for events
 
     def forward(self, x: Tensor) -> Tensor:
         """Counts (N, C, ...), or (..., C) of a linear layer, in bytes or as real numbers that are whole -> currents."""
@@ -70,9 +70,9 @@ class WholeSynapse(nn.Module):
         is_known = self.options is None or (self.weight.shape[2:] == (3, 3) and self.options == _window(stride))
         if not is_known or stride > 2 or not may_pay(counts, self.weight, stride**2):
             return None
-        if self._listed is None:
-            self._listed = pack_whole(self.weight)
-        operands = self._listed, self.scale, self.bias
+        listed = self._listed.of(self.weight, pack_whole)
+        assert listed is not None
+        operands = listed, self.scale, self.bias
         if self.options is not None:
             return whole_conv(counts.contiguous(memory_format=torch.channels_last), *operands, stride)
         if self.weight.ndim == 2:
@@ -90,25 +90,25 @@ class WholeSynapse(nn.Module):
 
     def _convolution(self, counts: Tensor, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
         places = stride, padding, dilation, groups
-        if self._packed is None:
-            pack = torch.ops.onednn.qconv_prepack
-            self._packed = pack(self.weight, self.scale, 1.0, 0, *places, list(counts.shape))
+
+        def pack(weight: Tensor) -> Tensor:
+            return torch.ops.onednn.qconv_prepack(weight, self.scale, 1.0, 0, *places, list(counts.shape))
+
+        packed = self._packed.of(self.weight, pack)
         return torch.ops.onednn.qconv2d_pointwise(
-            *(counts, 1.0, 0, self._packed, self.scale, _zeros(self.scale), self.bias, *places),
+            *(counts, 1.0, 0, packed, self.scale, _zeros(self.scale), self.bias, *places),
             *(1.0, 0, torch.float32, "none", [], ""),
         )
 
     def _product(self, rows: Tensor) -> Tensor:
-        if self._packed is None:
-            self._packed = torch.ops.onednn.qlinear_prepack(self.weight.flatten(1), list(rows.shape))
+        def pack(weight: Tensor) -> Tensor:
+            return torch.ops.onednn.qlinear_prepack(weight.flatten(1), list(rows.shape))
+
+        packed = self._packed.of(self.weight, pack)
         return torch.ops.onednn.qlinear_pointwise(
-            *(rows, 1.0, 0, self._packed, self.scale, _zeros(self.scale), self.bias),
+            *(rows, 1.0, 0, packed, self.scale, _zeros(self.scale), self.bias),
             *(1.0, 0, torch.float32, "none", [], ""),
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what was packed: oneDNN's cannot be copied. It is packed again."""
-        return {**self.__dict__, "_packed": None, "_listed": None}
 
     def extra_repr(self) -> str:
         """Sizes."""

@@ -42,9 +42,11 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_attention": [*[POINTER, POINTER, INT, WORD] * 2, POINTER, POINTER, LONG, POINTER, POINTER, POINTER, INT],
     "sage_pool": [POINTER, *[LONG] * 4, POINTER, POINTER, INT],
     "sage_pool_backward": [POINTER, POINTER, *[LONG] * 4, POINTER, INT],
-    "sage_event_conv": [POINTER, POINTER, *[LONG] * 3, POINTER, *[LONG] * 7, POINTER, INT],
+    "sage_event_size": [LONG, LONG, LONG],
+    "sage_event_pack": [POINTER, *[LONG] * 6, POINTER, INT],
+    "sage_event_conv": [POINTER, POINTER, *[LONG] * 3, POINTER, POINTER, *[LONG] * 7, POINTER, INT],
     "sage_event_conv_weight": [*[POINTER] * 3, *[LONG] * 7, POINTER, INT],
-    "sage_event_map": [*[POINTER] * 3, *[LONG] * 4, POINTER, INT],
+    "sage_event_map": [*[POINTER] * 4, *[LONG] * 4, POINTER, INT],
     "sage_event_map_weight": [*[POINTER] * 3, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],
@@ -63,10 +65,11 @@ _RESULTS: dict[str, Any] = {
     "sage_pack_bits": INT,
     "sage_count": INT,
     "sage_whole_size": LONG,
+    "sage_event_size": LONG,
 } | {
     f"sage_{name}": INT
     for name in (
-        *("event_conv", "event_conv_weight", "event_map", "event_map_weight"),
+        *("event_pack", "event_conv", "event_conv_weight", "event_map", "event_map_weight"),
         *("whole_conv", "whole_map", "mix", "mix_backward"),
     )
 }

@@ -19,7 +19,8 @@ from torch.nn import functional as F
 from ..compat import has_dispatch_mode
 from .arguments import wants_gradients
 from .bits import bits_to_keep, unpack_bits
-from .calls import SUFFIX, function, pointer, register
+from .calls import SUFFIX, function, operator, pointer, register
+from .packed import Packed
 from .path import path
 
 # Of a thousand values those that may be other than zero: dense products are as fast near 450 (forward) and 300 (weight
@@ -76,23 +77,25 @@ def _seen(events: Tensor, stride: int) -> Tensor:
     return F.conv2d(events.sum(1, keepdim=True, dtype=torch.float64), window, None, stride, 1).sum()
 
 
-def event_conv(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1) -> Tensor:
-    """`F.conv2d(x, weight, bias, stride, padding=1)` of a kernel of 3 x 3."""
+def event_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 1, packed: Packed | None = None
+) -> Tensor:
+    """`F.conv2d(x, weight, bias, stride, padding=1)` of a kernel of 3 x 3; in inference with weights kept packed."""
     is_last = x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last)
     if not is_last or not _may_pay(x, x.shape[1], weight, bias, stride**2):
         return F.conv2d(x, weight, bias, stride, 1)
     if wants_gradients(x, weight, bias):
         return EventConv.apply(x, bits_to_keep(x), weight, bias, stride)  # pyright: ignore[reportReturnType]
-    return torch.ops.sage_snn.event_conv(x, weight, bias, stride, FORWARD)
+    return operator("event_conv", x)(x, weight, bias, stride, FORWARD, _packed(packed, weight))
 
 
-def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear(x, weight, bias)`."""
+def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Packed | None = None) -> Tensor:
+    """`F.linear(x, weight, bias)`; in inference with weights kept packed."""
     if not x.is_contiguous() or not _may_pay(x, x.shape[-1], weight, bias):
         return F.linear(x, weight, bias)
     if wants_gradients(x, weight, bias):
         return EventMap.apply(x, bits_to_keep(x), weight, bias)  # pyright: ignore[reportReturnType]
-    return torch.ops.sage_snn.event_map(x, weight, bias, FORWARD)
+    return operator("event_map", x)(x, weight, bias, FORWARD, _packed(packed, weight))
 
 
 def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_out: int = 1) -> bool:
@@ -112,6 +115,22 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
         # Whoever counts or records torch's operations is to see them.
         and (torch.compiler.is_compiling() or not has_dispatch_mode())
     )
+
+
+def _packed(packed: Packed | None, weight: Tensor) -> Tensor | None:
+    """Not in a graph that is compiled: it would keep the weights of today."""
+    return None if packed is None or torch.compiler.is_compiling() else packed.of(weight, pack_events)
+
+
+def pack_events(weight: Tensor) -> Tensor | None:
+    """Weights (C', C, 3, 3) or (C', C) as the kernels want them; None if one of them is not finite."""
+    outputs, inputs, taps = len(weight), weight.shape[1], weight[0, 0].numel()
+    values = weight.detach().contiguous()
+    to = weight.new_empty(function("sage_event_size", weight.dtype)(outputs, inputs, taps))
+    is_finite = function("sage_event_pack", weight.dtype)(
+        *(values.data_ptr(), inputs * taps, taps, 1, outputs, inputs, taps, to.data_ptr(), torch.get_num_threads())
+    )
+    return to if is_finite else None
 
 
 class EventConv(torch.autograd.Function):
@@ -186,7 +205,9 @@ def _size(x: Tensor, weight: Tensor, stride: int) -> tuple[int, int, int, int]:
     return x.shape[0], weight.shape[0], (x.shape[2] - 1) // stride + 1, (x.shape[3] - 1) // stride + 1
 
 
-def _empty_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per_mille: int) -> Tensor:
+def _empty_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per_mille: int, packed: Tensor | None = None
+) -> Tensor:
     size = _size(x, weight, stride)
     return torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
@@ -195,8 +216,10 @@ def _last(x: Tensor) -> Tensor:
     return x.detach().contiguous(memory_format=torch.channels_last)
 
 
-def _event_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per_mille: int) -> Tensor:
-    values, out = _last(x), _empty_conv(x, weight, bias, stride, per_mille)
+def _event_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per_mille: int, packed: Tensor | None = None
+) -> Tensor:
+    values, out = _last(x), _empty_conv(x, weight, bias, stride, per_mille, packed)
     is_last = weight.is_contiguous(memory_format=torch.channels_last)
     weights = weight.detach() if is_last else weight.detach().contiguous()
     offsets = None if bias is None else bias.detach().contiguous()
@@ -204,7 +227,7 @@ def _event_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per
     sizes = images, height, width, inputs, weight.shape[0], stride
     strides = 9 * inputs, *((1, inputs) if is_last else (9, 1))
     is_done = function("sage_event_conv", x.dtype)(
-        *(values.data_ptr(), weights.data_ptr(), *strides, pointer(offsets), *sizes),
+        *(values.data_ptr(), weights.data_ptr(), *strides, pointer(packed), pointer(offsets), *sizes),
         *(per_mille, out.data_ptr(), torch.get_num_threads()),
     )
     if is_done:
@@ -237,13 +260,13 @@ def _fake_conv_weight(
     return x.new_empty(weight.shape)
 
 
-def _event_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int) -> Tensor:
+def _event_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int, packed: Tensor | None = None) -> Tensor:
     values, weights = x.detach().contiguous(), weight.detach().contiguous()
     offsets = None if bias is None else bias.detach().contiguous()
-    out = _empty_map(x, weight, bias, per_mille)
+    out = _empty_map(x, weight, bias, per_mille, packed)
     sizes = x.numel() // x.shape[-1], x.shape[-1], weight.shape[0]
     is_done = function("sage_event_map", x.dtype)(
-        *(values.data_ptr(), weights.data_ptr(), pointer(offsets), *sizes),
+        *(values.data_ptr(), weights.data_ptr(), pointer(packed), pointer(offsets), *sizes),
         *(per_mille, out.data_ptr(), torch.get_num_threads()),
     )
     if is_done:
@@ -252,7 +275,7 @@ def _event_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int) -
     return F.linear(values, weights, offsets)
 
 
-def _empty_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int) -> Tensor:
+def _empty_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int, packed: Tensor | None = None) -> Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
@@ -276,14 +299,20 @@ def _fake_map_weight(grad: Tensor, x: Tensor, bits: Tensor | None, per_mille: in
 
 
 register(
-    "event_conv(Tensor x, Tensor weight, Tensor? bias, int stride, int per_mille) -> Tensor", _event_conv, _empty_conv
+    "event_conv(Tensor x, Tensor weight, Tensor? bias, int stride, int per_mille, Tensor? packed=None) -> Tensor",
+    _event_conv,
+    _empty_conv,
 )
 register(
     "event_conv_weight(Tensor grad, Tensor x, Tensor? bits, Tensor weight, int stride, int per_mille) -> Tensor",
     _event_conv_weight,
     _fake_conv_weight,
 )
-register("event_map(Tensor x, Tensor weight, Tensor? bias, int per_mille) -> Tensor", _event_map, _empty_map)
+register(
+    "event_map(Tensor x, Tensor weight, Tensor? bias, int per_mille, Tensor? packed=None) -> Tensor",
+    _event_map,
+    _empty_map,
+)
 register(
     "event_map_weight(Tensor grad, Tensor x, Tensor? bits, int per_mille) -> Tensor",
     _event_map_weight,

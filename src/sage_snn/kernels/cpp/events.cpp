@@ -34,23 +34,33 @@ void convolve(const Events<F>& events, const Image& s, Index from, Index to, con
         }
 }
 
+// Weights as `pack` lays them: those that were kept, else packed now into `own`; null if one of them is not finite.
+template <class F>
+const F* packed(const F* kept, const F* weight, Strides at, Index inputs, Index taps, const Blocks<F>& blocks,
+                std::unique_ptr<F[]>& own, int threads) {
+    if (kept) return kept;
+    own.reset(new F[size_t(blocks.count * taps * inputs * blocks.width())]);
+    return pack(weight, at, inputs, taps, blocks, own.get(), threads) ? own.get() : nullptr;
+}
+
 // 1 if done; 0 if there are too many events, or weights that are not finite.
 template <class F>
-int convolution(const F* x, const F* weight, Strides at, const F* bias, Image s, Index per_mille, F* out,
+int convolution(const F* x, const F* weight, Strides at, const F* kept, const F* bias, Image s, Index per_mille, F* out,
                 int threads) {
     Events<F> events;
     const Index lines = s.images * s.rows(), inputs = s.inputs;
     if (!find_events(Reals<F>{x}, s.images * s.height, s.width * inputs, inputs, per_mille, threads, events)) return 0;
     const Blocks<F> blocks(s.outputs);
-    std::unique_ptr<F[]> packed(new F[size_t(blocks.count * 9 * inputs * blocks.width())]);
-    if (!pack(weight, at, inputs, 9, blocks, packed.get(), threads)) return 0;
+    std::unique_ptr<F[]> own;
+    const F* weights = packed(kept, weight, at, inputs, 9, blocks, own, threads);
+    if (!weights) return 0;
     const Index group = std::max<Index>(1, 64 / s.columns()), groups = (lines + group - 1) / group;
     choose(blocks.vectors, !events.values, [&](auto vectors, auto ones) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
         for (Index task = 0; task < blocks.count * groups; ++task) {
             const Index block = task / groups, from = task % groups * group, first = blocks.first(block);
             convolve<F, vectors(), ones()>(events, s, from, std::min(lines, from + group),
-                                           packed.get() + block * 9 * inputs * blocks.width(),
+                                           weights + block * 9 * inputs * blocks.width(),
                                            bias ? bias + first : nullptr, blocks.lanes(block), out + first);
         }
     });
@@ -98,20 +108,21 @@ int convolution_weight(From x, const F* grad, Image s, Index per_mille, F* weigh
 
 // x (rows, inputs) -> x W^T + b (rows, outputs).
 template <class F>
-int map(const F* x, const F* weight, const F* bias, Index rows, Index inputs, Index outputs, Index per_mille, F* out,
-        int threads) {
+int map(const F* x, const F* weight, const F* kept, const F* bias, Index rows, Index inputs, Index outputs, Index per_mille,
+        F* out, int threads) {
     Events<F> events;
     if (!find_events(Reals<F>{x}, rows, inputs, cut_of(inputs), per_mille, threads, events)) return 0;
     const Blocks<F> blocks(outputs);
-    std::unique_ptr<F[]> packed(new F[size_t(blocks.count * inputs * blocks.width())]);
-    if (!pack(weight, {inputs, 1, 0}, inputs, 1, blocks, packed.get(), threads)) return 0;
+    std::unique_ptr<F[]> own;
+    const F* all = packed(kept, weight, {inputs, 1, 0}, inputs, 1, blocks, own, threads);
+    if (!all) return 0;
     constexpr Index GROUP = 64;
     const Index groups = (rows + GROUP - 1) / GROUP;
     choose(blocks.vectors, !events.values, [&](auto vectors, auto ones) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
         for (Index task = 0; task < blocks.count * groups; ++task) {
             const Index block = task / groups, from = task % groups * GROUP, lanes = blocks.lanes(block);
-            const F* weights = packed.get() + block * inputs * blocks.width();
+            const F* weights = all + block * inputs * blocks.width();
             for (Index r = from; r < std::min(rows, from + GROUP); ++r) {
                 Row<F, vectors()> sum;
                 if (bias) sum.load(bias + blocks.first(block), lanes);
@@ -167,11 +178,22 @@ int map_weight(From x, const F* grad, Index rows, Index inputs, Index outputs, I
 #define SAGE_EXPORT extern "C" __attribute__((visibility("default")))
 
 #define SAGE_EVENTS(F, SUFFIX)                                                                                        \
+    /* How many numbers `sage_event_pack` writes; it gives 0 if a weight is not finite. */                            \
+    SAGE_EXPORT std::int64_t sage_event_size_##SUFFIX(std::int64_t outputs, std::int64_t inputs, std::int64_t taps) { \
+        const sage::Blocks<F> blocks(outputs);                                                                        \
+        return blocks.count * taps * inputs * blocks.width();                                                         \
+    }                                                                                                                 \
+    SAGE_EXPORT int sage_event_pack_##SUFFIX(const F* weight, std::int64_t of_output, std::int64_t of_input,          \
+                                             std::int64_t of_tap, std::int64_t outputs, std::int64_t inputs,          \
+                                             std::int64_t taps, F* to, int threads) {                                 \
+        return sage::pack(weight, {of_output, of_input, of_tap}, inputs, taps, sage::Blocks<F>(outputs), to, threads);\
+    }                                                                                                                 \
     SAGE_EXPORT int sage_event_conv_##SUFFIX(                                                                         \
         const F* x, const F* weight, std::int64_t of_output, std::int64_t of_input, std::int64_t of_tap,              \
-        const F* bias, std::int64_t images, std::int64_t height, std::int64_t width, std::int64_t inputs,             \
-        std::int64_t outputs, std::int64_t stride, std::int64_t per_mille, F* out, int threads) {                     \
-        return sage::convolution(x, weight, {of_output, of_input, of_tap}, bias,                                      \
+        const F* kept, const F* bias, std::int64_t images, std::int64_t height, std::int64_t width,                   \
+        std::int64_t inputs, std::int64_t outputs, std::int64_t stride, std::int64_t per_mille, F* out,               \
+        int threads) {                                                                                                \
+        return sage::convolution(x, weight, {of_output, of_input, of_tap}, kept, bias,                                \
                                  {images, height, width, inputs, outputs, stride}, per_mille, out, threads);          \
     }                                                                                                                 \
     SAGE_EXPORT int sage_event_conv_weight_##SUFFIX(                                                                  \
@@ -182,10 +204,10 @@ int map_weight(From x, const F* grad, Index rows, Index inputs, Index outputs, I
         return bits ? sage::convolution_weight(sage::Spikes<F>{bits}, grad, s, per_mille, weight, threads)            \
                     : sage::convolution_weight(sage::Reals<F>{x}, grad, s, per_mille, weight, threads);               \
     }                                                                                                                 \
-    SAGE_EXPORT int sage_event_map_##SUFFIX(const F* x, const F* weight, const F* bias, std::int64_t rows,            \
-                                            std::int64_t inputs, std::int64_t outputs, std::int64_t per_mille,        \
-                                            F* out, int threads) {                                                    \
-        return sage::map(x, weight, bias, rows, inputs, outputs, per_mille, out, threads);                            \
+    SAGE_EXPORT int sage_event_map_##SUFFIX(const F* x, const F* weight, const F* kept, const F* bias,                \
+                                            std::int64_t rows, std::int64_t inputs, std::int64_t outputs,             \
+                                            std::int64_t per_mille, F* out, int threads) {                            \
+        return sage::map(x, weight, kept, bias, rows, inputs, outputs, per_mille, out, threads);                      \
     }                                                                                                                 \
     SAGE_EXPORT int sage_event_map_weight_##SUFFIX(                                                                   \
         const F* x, const std::uint64_t* bits, const F* grad, std::int64_t rows, std::int64_t inputs,                 \
