@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sage_snn.inference import fuse
-from sage_snn.kernels.events import event_conv, event_map, pack_events
+from sage_snn.kernels.events import additions_told, event_conv, event_map, pack_events
 from sage_snn.kernels.packed import Packed
 
 
@@ -74,6 +74,16 @@ def test_products_with_packed_weights_have_the_same_bits(inputs, outputs, dtype)
         assert torch.equal(event_conv(x, kernel, bias, packed=packed), expected)
     rows, matrix = spikes(128, inputs).to(dtype), weight[:, :, 1, 1].contiguous()
     assert torch.equal(event_map(rows, matrix, bias, Packed()), event_map(rows, matrix, bias))
+
+
+def test_with_packed_weights_lists_are_walked_up_to_a_higher_rate():
+    weight, told = drawn(32, 16), []
+    x = (torch.arange(64 * 16) % 20 < 7).float().view(64, 16)  # 35 %
+    with additions_told(told.append):
+        event_map(x, weight)
+        assert told == []
+        assert torch.equal(event_map(x, weight, None, Packed()), event_map(x, weight))
+        assert told == [int(x.sum()) * 32]
 
 
 def test_weights_that_are_not_finite_are_not_packed_and_give_the_dense_result():

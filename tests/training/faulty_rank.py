@@ -24,7 +24,7 @@ FAULTS = {
 
 
 def main(folder: Path, fault: str) -> None:
-    devices.PATIENCE = timedelta(seconds=30)  # and not half an hour
+    devices.PATIENCE = timedelta(seconds=15)  # and not half an hour
     original, steps = loop_module.Training._backward, []
 
     def backward(self, batches):

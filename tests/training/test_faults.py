@@ -46,7 +46,10 @@ def trained_by_two(folder, fault):
     """The exit code of two processes, of which the second has this fault in its fourth step, and what they said."""
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, "-W", "ignore", *launch, str(RANK), str(folder), fault]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    impatient = os.environ | {
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "2"
+    }  # a stopped process does not hear that it is to end
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=impatient)
     return ended.returncode, ended.stderr
 
 

@@ -26,6 +26,8 @@ from .path import path
 # Of a thousand values those that may be other than zero: dense products are as fast near 450 (forward) and 300 (weight
 # gradients) on the machines of docs/performance.md, and near 200 on some others.
 FORWARD, BACKWARD = 300, 200
+# Where weights are kept packed: a whole Spikformer is faster than with 300 by AVX-512, and as fast by AVX2.
+WITH_PACKED = 400
 # Below, a call costs more than it saves.
 INPUTS, OUTPUTS, ROWS = 16, 32, 64
 
@@ -86,7 +88,7 @@ def event_conv(
         return F.conv2d(x, weight, bias, stride, 1)
     if wants_gradients(x, weight, bias):
         return EventConv.apply(x, bits_to_keep(x), weight, bias, stride)  # pyright: ignore[reportReturnType]
-    return operator("event_conv", x)(x, weight, bias, stride, FORWARD, _packed(packed, weight))
+    return operator("event_conv", x)(x, weight, bias, stride, *_limit_and_packed(packed, weight))
 
 
 def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Packed | None = None) -> Tensor:
@@ -95,7 +97,7 @@ def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Pac
         return F.linear(x, weight, bias)
     if wants_gradients(x, weight, bias):
         return EventMap.apply(x, bits_to_keep(x), weight, bias)  # pyright: ignore[reportReturnType]
-    return operator("event_map", x)(x, weight, bias, FORWARD, _packed(packed, weight))
+    return operator("event_map", x)(x, weight, bias, *_limit_and_packed(packed, weight))
 
 
 def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_out: int = 1) -> bool:
@@ -117,9 +119,12 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
     )
 
 
-def _packed(packed: Packed | None, weight: Tensor) -> Tensor | None:
-    """Not in a graph that is compiled: it would keep the weights of today."""
-    return None if packed is None or torch.compiler.is_compiling() else packed.of(weight, pack_events)
+def _limit_and_packed(packed: Packed | None, weight: Tensor) -> tuple[int, Tensor | None]:
+    """Nothing is kept in a graph that is compiled: it would hold the weights of today."""
+    if packed is None or torch.compiler.is_compiling():
+        return FORWARD, None
+    kept = packed.of(weight, pack_events)
+    return FORWARD if kept is None else WITH_PACKED, kept
 
 
 def pack_events(weight: Tensor) -> Tensor | None:
