@@ -27,6 +27,9 @@ def fuse(model: nn.Module, weights: Weights = "float32") -> nn.Module:
     are bytes, which is exact, and weights are rounded to int8; the first layer, which sees the image, membranes and
     head stay in float32. For networks of this package on a CPU; others are refused.
 
+    On a CPU weights are kept in the order of the kernels too. Load others by `load_state_dict`, or write to them by
+    torch's operations: what is written through `weight.data` is not seen.
+
     Args:
         model: the trained network.
         weights: "float32" or "int8".
