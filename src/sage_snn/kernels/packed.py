@@ -16,19 +16,18 @@ class Packed:
     """
 
     def __init__(self) -> None:
-        self._source: Tensor | None = None  # held, so that nothing else can come to lie at its address
-        self._version = -1
-        self._made: Tensor | None = None
+        # The source, held so that nothing else can come to lie at its address, its version, what was made of it: one
+        # value, so that threads which share a network never see parts of two.
+        self._kept: tuple[Tensor, int, Tensor | None] | None = None
 
     def of(self, source: Tensor, make: Callable[[Tensor], Tensor | None]) -> Tensor | None:
         """`make(source)`, from before if nothing has changed."""
         if source.is_inference():  # torch does not count its versions
             return make(source)
-        held, version = self._source, version_of(source)
-        is_same = held is not None and _place(held) == _place(source) and self._version == version
-        if not is_same:
-            self._source, self._version, self._made = source.detach(), version, make(source)
-        return self._made
+        kept, version = self._kept, version_of(source)
+        if kept is None or kept[1] != version or _place(kept[0]) != _place(source):
+            kept = self._kept = source.detach(), version, make(source)
+        return kept[2]
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return Packed, ()
