@@ -38,7 +38,7 @@ struct Rows {
     // is cut off, want a column alone.
     Index breadth(bool is_plain) const {
         if (!is_plain || size % period) return 1;
-        const Index pieces = threads > 1 ? 4 * threads : 1, bands = std::min(columns(), (pieces + parts() - 1) / parts());
+        const Index pieces = threads, bands = std::min(columns(), (pieces + parts() - 1) / parts());
         return (columns() + bands - 1) / bands;
     }
 };
