@@ -28,6 +28,11 @@ def vectors() -> str:
     return next((words for flag, words in _VECTORS.items() if flag in flags), "vectors unknown")
 
 
+def halves_wide_vectors() -> bool:
+    """Does this processor take vectors of 512 bits in two halves, as AMD's of family 25 (Zen 4) do?"""
+    return _line("vendor_id") == "AuthenticAMD" and _line("cpu family") == "25"
+
+
 def vectors_used() -> str:
     """The class of machine that measurements are of: its vectors, or those to which torch, oneDNN and kernels are held.
 

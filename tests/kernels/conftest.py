@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sage_snn.kernels import native
+from sage_snn.kernels import limits, native
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +66,11 @@ def either(request):
     else:
         with native.switched_off():
             yield
+
+
+@pytest.fixture
+def small_products(monkeypatch):
+    """Products of any size may walk events, up to shares that are those of no machine in particular."""
+    chosen = limits.Limits(forward=300, gradient=200, packed=400, least_forward=0, least_gradient=0)
+    monkeypatch.setattr(limits, "_limits", lambda: chosen)
+    return chosen

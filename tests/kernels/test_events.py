@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from sage_snn.kernels import bits, calls, events
 from sage_snn.kernels.bits import pack_bits, spikes_as_bits
-from sage_snn.kernels.events import BACKWARD, FORWARD, event_conv, event_map
+from sage_snn.kernels.events import event_conv, event_map
 from sage_snn.layers import SpikeConv
 
 ops = torch.ops.sage_snn
 ALWAYS, NEVER = 1000, 0  # of a thousand
+pytestmark = pytest.mark.usefixtures("small_products")
 
 
 def last(x):
@@ -156,18 +157,19 @@ def test_bits_do_not_depend_on_the_number_of_threads(with_threads):
     assert all(all(equal(first, other)) for other in others)
 
 
-def test_more_than_the_limit_is_computed_by_torch(monkeypatch):
+def test_more_than_the_limit_is_computed_by_torch(monkeypatch, small_products):
+    forward, gradient = small_products.forward, small_products.gradient
     x, weight, grad = last(drawn(4, 32, 16, 16, rate=0.5)), weights(32, 32, 3, 3), last(torch.randn(4, 32, 16, 16))
     tokens, matrix, more = drawn(512, 384, rate=0.5), weights(64, 384), torch.randn(512, 64)
-    assert torch.equal(ops.event_conv(x, weight, None, 1, FORWARD), F.conv2d(x, weight, padding=1))
-    assert torch.equal(ops.event_conv_weight(grad, x, None, weight, 1, BACKWARD), dense_weight(grad, x, weight, 1))
+    assert torch.equal(ops.event_conv(x, weight, None, 1, forward), F.conv2d(x, weight, padding=1))
+    assert torch.equal(ops.event_conv_weight(grad, x, None, weight, 1, gradient), dense_weight(grad, x, weight, 1))
     assert torch.equal(ops.event_map(tokens, matrix, None, NEVER), F.linear(tokens, matrix))
     assert torch.equal(ops.event_map_weight(more, tokens, None, NEVER), more.t() @ tokens)
     # Rates that change from call to call: each call chooses anew, here by the kernel alone.
     calls = []
     monkeypatch.setattr(F, "linear", lambda *arguments: calls.append(1) or torch.zeros(()))
     for rate in (0.1, 0.9, 0.1):
-        ops.event_map(drawn(512, 384, rate=rate), matrix, None, FORWARD)
+        ops.event_map(drawn(512, 384, rate=rate), matrix, None, forward)
     assert calls == [1]
 
 

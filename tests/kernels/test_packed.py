@@ -8,6 +8,8 @@ from sage_snn.inference import fuse
 from sage_snn.kernels.events import additions_told, event_conv, event_map, pack_events
 from sage_snn.kernels.packed import Packed
 
+pytestmark = pytest.mark.usefixtures("small_products")
+
 
 def drawn(*size):
     return torch.randn(size, generator=torch.Generator().manual_seed(1))

@@ -20,16 +20,9 @@ from ..compat import has_dispatch_mode
 from .arguments import wants_gradients
 from .bits import bits_to_keep, unpack_bits
 from .calls import SUFFIX, function, operator, pointer, register
+from .limits import INPUTS, OUTPUTS, ROWS, limits
 from .packed import Packed
 from .path import path
-
-# Of a thousand values those that may be other than zero: dense products are as fast near 450 (forward) and 300 (weight
-# gradients) on the machines of docs/performance.md, and near 200 on some others.
-FORWARD, BACKWARD = 300, 200
-# Where weights are kept packed: a whole Spikformer is faster than with 300 by AVX-512, and as fast by AVX2.
-WITH_PACKED = 400
-# Below, a call costs more than it saves.
-INPUTS, OUTPUTS, ROWS = 16, 32, 64
 
 _aten = torch.ops.aten
 _is_off = False
@@ -107,6 +100,7 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
         path(x) == "C++"  # first: a graph that is exported is to know nothing of how large its batch must be
         and inputs >= INPUTS
         and len(weight) >= OUTPUTS
+        and weight.numel() >= limits().least_forward
         and x.numel() >= ROWS * inputs * left_out
         and weight.shape[1] == inputs
         and (bias is None or bias.shape == weight.shape[:1])
@@ -122,9 +116,9 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
 def _limit_and_packed(packed: Packed | None, weight: Tensor) -> tuple[int, Tensor | None]:
     """Nothing is kept in a graph that is compiled: it would hold the weights of today."""
     if packed is None or torch.compiler.is_compiling():
-        return FORWARD, None
+        return limits().forward, None
     kept = packed.of(weight, pack_events)
-    return FORWARD if kept is None else WITH_PACKED, kept
+    return limits().forward if kept is None else limits().packed, kept
 
 
 def pack_events(weight: Tensor) -> Tensor | None:
@@ -148,7 +142,7 @@ class EventConv(torch.autograd.Function):
         """Currents."""
         _keep(ctx, x, bits, weight)
         ctx.stride = stride
-        return torch.ops.sage_snn.event_conv(x, weight, bias, stride, FORWARD)
+        return torch.ops.sage_snn.event_conv(x, weight, bias, stride, limits().forward)
 
     @staticmethod
     @once_differentiable
@@ -157,9 +151,8 @@ class EventConv(torch.autograd.Function):
         x, bits, weight = _kept(ctx)
         wants_x, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
         of_x = _conv_backward(grad, x, weight, ctx.stride, 0) if wants_x else None
-        of_weight = (
-            torch.ops.sage_snn.event_conv_weight(grad, x, bits, weight, ctx.stride, BACKWARD) if wants_weight else None
-        )
+        options = ctx.stride, limits().of_gradient(weight)
+        of_weight = torch.ops.sage_snn.event_conv_weight(grad, x, bits, weight, *options) if wants_weight else None
         return of_x, None, of_weight, _last(grad).sum((0, 2, 3)) if wants_bias else None, None
 
 
@@ -172,7 +165,7 @@ class EventMap(torch.autograd.Function):
     ) -> Tensor:
         """Currents."""
         _keep(ctx, x, bits, weight)
-        return torch.ops.sage_snn.event_map(x, weight, bias, FORWARD)
+        return torch.ops.sage_snn.event_map(x, weight, bias, limits().forward)
 
     @staticmethod
     @once_differentiable
@@ -182,7 +175,8 @@ class EventMap(torch.autograd.Function):
         wants_x, _, wants_weight, wants_bias = ctx.needs_input_grad
         rows = grad.reshape(-1, grad.shape[-1])
         of_x = (rows @ weight).view(x.shape) if wants_x else None
-        of_weight = torch.ops.sage_snn.event_map_weight(grad, x, bits, BACKWARD) if wants_weight else None
+        limit = limits().of_gradient(weight)
+        of_weight = torch.ops.sage_snn.event_map_weight(grad, x, bits, limit) if wants_weight else None
         return of_x, None, of_weight, rows.sum(0) if wants_bias else None
 
 
@@ -248,7 +242,7 @@ def _event_conv_weight(
     of_weight = torch.empty(weight.shape, dtype=x.dtype)
     images, inputs, height, width = x.shape
     sizes = images, height, width, inputs, weight.shape[0], stride
-    is_done = function("sage_event_conv_weight", x.dtype)(
+    is_done = per_mille and function("sage_event_conv_weight", x.dtype)(
         *(pointer(values), pointer(bits), grads.data_ptr(), *sizes, per_mille),
         *(of_weight.data_ptr(), torch.get_num_threads()),
     )
@@ -289,7 +283,7 @@ def _event_map_weight(grad: Tensor, x: Tensor, bits: Tensor | None, per_mille: i
     values = None if bits is not None else x.detach().contiguous()
     grads = grad.detach().reshape(-1, grad.shape[-1]).contiguous()
     of_weight = _fake_map_weight(grad, x, bits, per_mille)
-    is_done = function("sage_event_map_weight", x.dtype)(
+    is_done = per_mille and function("sage_event_map_weight", x.dtype)(
         *(pointer(values), pointer(bits), grads.data_ptr(), rows, inputs, grads.shape[1]),
         *(per_mille, of_weight.data_ptr(), torch.get_num_threads()),
     )

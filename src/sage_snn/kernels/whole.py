@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .calls import function
-from .events import INPUTS, OUTPUTS, ROWS, are_off, tell_additions
+from .events import are_off, tell_additions
+from .limits import INPUTS, OUTPUTS, ROWS
 from .path import path
 
 # Events to a thousand values, a count of three being three: oneDNN's dense products are as fast near 190 with VNNI, and

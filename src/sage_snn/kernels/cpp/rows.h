@@ -34,13 +34,16 @@ struct Rows {
     Index columns() const { return period / TILE; }
     Index periods() const { return (size + period - 1) / period; }
     Index parts() const { return (periods() + PART - 1) / PART; }
-    // Columns of a band: as many as leave work for all threads. What is summed over several tiles, and a last period that
-    // is cut off, want a column alone.
+    // Columns of a band: all, which is the order of memory, or as many as leave even shares for all threads. What is
+    // summed over several tiles, and a last period that is cut off, want a column alone.
     Index breadth(bool is_plain) const {
         if (!is_plain || size % period) return 1;
-        const Index pieces = threads, bands = std::min(columns(), (pieces + parts() - 1) / parts());
+        Index bands = 1;
+        while (bands < columns() && !is_even(bands * parts())) ++bands;
         return (columns() + bands - 1) / bands;
     }
+    // Has the thread with the largest share of so many pieces at most a quarter more than its due?
+    bool is_even(Index pieces) const { return (pieces + threads - 1) / threads * threads * 4 <= pieces * 5; }
 };
 
 // The normalisation, lane by lane of a period; and what leads from its gradient to that of x.

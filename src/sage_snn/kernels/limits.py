@@ -1,0 +1,48 @@
+"""When products walk events: up to which share of values other than zero, and from which size on.
+
+A fixed rule for each kind of machine, so that the same numbers take the same path wherever a run goes on.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from ..machine import halves_wide_vectors
+
+# Below, a call costs more than it saves on any machine.
+INPUTS, OUTPUTS, ROWS = 16, 32, 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Shares of a thousand values, and how many weights a product has at least."""
+
+    forward: int
+    gradient: int  # of the weights
+    packed: int  # forward, where weights are kept packed
+    least_forward: int
+    least_gradient: int
+
+    def of_gradient(self, weight: torch.Tensor) -> int:
+        """For the gradient of these weights; 0 where events never pay."""
+        return self.gradient if weight.numel() >= self.least_gradient else 0
+
+
+# Dense products of 150 to 180 GFLOP/s on two cores: AVX2, and AVX-512 in two halves (Zen 4). They are as fast as lists
+# near 300 to 450 (forward) and 200 to 300 (gradients), and at any rate if there are few weights.
+USUAL = Limits(forward=300, gradient=200, packed=400, least_forward=8192, least_gradient=16384)
+# Of 250 GFLOP/s and more, with two units of 512 bits: near 180 to 300, and 90 to 190.
+FAST = Limits(forward=200, gradient=100, packed=250, least_forward=8192, least_gradient=32768)
+
+
+@torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
+def limits() -> Limits:
+    """Of this machine, as torch uses it; a constant of a compiled graph."""
+    return _limits()
+
+
+@cache
+def _limits() -> Limits:
+    is_wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return FAST if is_wide and not halves_wide_vectors() else USUAL
