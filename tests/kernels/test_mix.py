@@ -3,8 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sage_snn.kernels.additions import additions_told
 from sage_snn.kernels.bits import spikes_as_bits
-from sage_snn.kernels.events import additions_told, dense_products
+from sage_snn.kernels.events import dense_products
 from sage_snn.kernels.mix import mix, mix_twin
 
 SCALE = 0.125

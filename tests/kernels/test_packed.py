@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from sage_snn.inference import fuse
-from sage_snn.kernels.events import additions_told, event_conv, event_map, pack_events
+from sage_snn.kernels.additions import additions_told
+from sage_snn.kernels.events import event_conv, event_map, pack_events
 from sage_snn.kernels.packed import Packed
 
 pytestmark = pytest.mark.usefixtures("small_products")

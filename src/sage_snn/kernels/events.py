@@ -7,7 +7,7 @@ bits between forward and backward are read as such.
 """
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..compat import has_dispatch_mode
+from .additions import tell_additions
 from .arguments import wants_gradients
 from .bits import bits_to_keep, unpack_bits
 from .calls import SUFFIX, function, operator, pointer, register
@@ -26,7 +27,6 @@ from .path import path
 
 _aten = torch.ops.aten
 _is_off = False
-_listener: Callable[[int], None] | None = None
 
 
 @contextmanager
@@ -44,32 +44,6 @@ def dense_products() -> Generator[None]:
 def are_off() -> bool:
     """Did somebody ask for dense products? A constant of a compiled graph."""
     return _is_off or os.environ.get("SAGE_SNN_EVENTS", "").lower() in ("off", "0", "false", "no")
-
-
-@contextmanager
-def additions_told(listener: Callable[[int], None]) -> Generator[None]:
-    """Inside, every product that walks events in a forward pass tells how many numbers it added up."""
-    global _listener
-    before, _listener = _listener, listener
-    try:
-        yield
-    finally:
-        _listener = before
-
-
-def tell_additions(x: Tensor, outputs: int, stride: int | None = None) -> None:
-    """Tell a listener, of a map of x (..., C), or of a convolution of x (N, C, H, W) by its stride."""
-    if _listener is None:
-        return
-    events = x if x.dtype == torch.uint8 else x != 0  # a count of three is three events
-    seen = events.sum() if stride is None else _seen(events, stride)
-    _listener(int(seen) * outputs)
-
-
-def _seen(events: Tensor, stride: int) -> Tensor:
-    """Events, each as often as there are outputs that see it."""
-    window = torch.ones(1, 1, 3, 3, dtype=torch.float64, device=events.device)
-    return F.conv2d(events.sum(1, keepdim=True, dtype=torch.float64), window, None, stride, 1).sum()
 
 
 def event_conv(

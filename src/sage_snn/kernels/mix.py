@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..compat import has_dispatch_mode
+from .additions import tell_additions
 from .arguments import wants_gradients
 from .bits import bits_to_keep, unpack_bits
 from .calls import SUFFIX, function, register
-from .events import are_off, tell_additions
+from .events import are_off
 from .path import path
 
 

@@ -8,8 +8,9 @@ is rounded.
 import torch
 from torch import Tensor
 
+from .additions import tell_additions
 from .calls import function
-from .events import are_off, tell_additions
+from .events import are_off
 from .limits import INPUTS, OUTPUTS, ROWS
 from .path import path
 

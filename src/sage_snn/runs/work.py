@@ -13,7 +13,7 @@ from spikingjelly.activation_based.op_counter import DispatchCounterMode
 from torch import Tensor, nn
 
 from ..control import is_node
-from ..kernels.events import additions_told
+from ..kernels.additions import additions_told
 from .operations import DenseCounter, layer_name, own_counts
 
 _ENTRANCES = ("forward", "forward_static")  # by which a layer is called
