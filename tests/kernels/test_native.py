@@ -2,6 +2,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -153,6 +154,24 @@ def test_a_build_for_another_processor_can_be_forced_and_has_a_library_of_its_ow
     native.forget()
     assert native.library() is None
     assert "it refuses -march=no-such-processor; set SAGE_SNN_MARCH" in native.status()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_only_loops_over_whole_tiles_get_the_widest_vectors(fresh, monkeypatch, tmp_path, knows):
+    """A compiler that does not know the flag does without."""
+    commands = []
+
+    def recorded(asked):
+        if not knows and any("-mprefer-vector-width=512" in command for command in asked):
+            raise native._BuildError("unknown option")
+        commands.extend(asked)
+        return [""] * len(asked)
+
+    monkeypatch.setattr(native, "_run_all", recorded)
+    native._build(["c++"], "", tmp_path, tmp_path / "library.so")
+    compiled = {Path(c[c.index("-c") + 1]).name: "-mprefer-vector-width=512" in c for c in commands if "-c" in c}
+    assert {name for name, is_wide in compiled.items() if is_wide} == (set(native.TILED) if knows else set())
+    assert compiled.keys() > set(native.TILED)
 
 
 def refuse(*args, **options):

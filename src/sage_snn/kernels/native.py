@@ -29,8 +29,11 @@ SOURCES = Path(__file__).parent / "cpp"
 FLAGS = shlex.split(
     "-std=c++17 -O3 -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi"
 )
-# The first that the compiler accepts. Left to itself GCC makes vectors of 256 bits for most processors that have 512.
-TUNING = (["-march=native", "-mprefer-vector-width=512"], ["-march=native"], ["-mcpu=native"], list[str]())
+TUNING = (["-march=native"], ["-mcpu=native"], list[str]())  # the first that the compiler accepts
+# Left to itself GCC makes vectors of 256 bits for most processors that have 512. Loops over whole tiles fill the wider
+# ones; shorter loops, elsewhere, would be left with a rest.
+WIDE = (["-mprefer-vector-width=512"], list[str]())
+TILED = ("lif.cpp", "norm.cpp", "norm_lif.cpp")
 OPENMP = (["-fopenmp"], list[str]())
 NO_COMPILER = "no compiler found: install g++ or clang++, or set CXX"
 INSTEAD = "Everything runs in plain torch until then, which is right but slower; SAGE_SNN_KERNELS=off is silent."
@@ -163,7 +166,7 @@ def _compiled_before() -> ctypes.CDLL | None:
 
 def _key() -> str:
     key = hashlib.sha256()
-    for part in (*_sources(), [*FLAGS, *map(str, (*_tuning(), *OPENMP))], _processor()):
+    for part in (*_sources(), [*FLAGS, *map(str, (*_tuning(), *OPENMP, *WIDE, TILED))], _processor()):
         key.update(part.read_bytes() if isinstance(part, Path) else repr(part).encode())
     return key.hexdigest()[:20]
 
@@ -194,8 +197,10 @@ def _build(command: list[str], version: str, folder: Path, output: Path) -> None
     )
     units = [path for path in _sources() if path.suffix == ".cpp"]
     objects = [str(folder / f"{unit.stem}.o") for unit in (*units, source)]
-    flags = [*FLAGS, *tuning, *openmp]
-    _run_all([[*command, *flags, "-c", str(unit), "-o", o] for unit, o in zip((*units, source), objects, strict=True)])
+    flags, wide = [*FLAGS, *tuning, *openmp], _first_accepted(command, WIDE, "int x;", folder)
+    own = [[*flags, *(wide if unit.name in TILED else [])] for unit in (*units, source)]
+    made = zip((*units, source), own, objects, strict=True)
+    _run_all([[*command, *options, "-c", str(unit), "-o", o] for unit, options, o in made])
     _run([*command, *flags, "-shared", *objects, "-o", str(output)])
 
 
