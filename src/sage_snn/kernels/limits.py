@@ -33,7 +33,7 @@ class Limits:
 # near 300 to 450 (forward) and 200 to 300 (gradients), and at any rate if there are few weights.
 USUAL = Limits(forward=300, gradient=200, packed=400, least_forward=8192, least_gradient=16384)
 # Of 250 GFLOP/s and more, with two units of 512 bits: near 180 to 300, and 90 to 190.
-FAST = Limits(forward=200, gradient=100, packed=250, least_forward=8192, least_gradient=32768)
+FAST = Limits(forward=160, gradient=90, packed=200, least_forward=8192, least_gradient=32768)
 
 
 @torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
