@@ -11,6 +11,8 @@ from sage_snn.kernels.events import dense_products, event_conv
 from sage_snn.models import resnet20, spikformer, vgg11
 from sage_snn.models.convolution import batch_norm
 
+pytestmark = pytest.mark.usefixtures("small_products")
+
 
 @pytest.fixture
 def done(monkeypatch):

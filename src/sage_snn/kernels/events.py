@@ -21,7 +21,7 @@ from .additions import tell_additions
 from .arguments import wants_gradients
 from .bits import bits_to_keep, unpack_bits
 from .calls import SUFFIX, function, operator, pointer, register
-from .limits import INPUTS, OUTPUTS, ROWS, limits
+from .limits import INPUTS, OUTPUTS, ROWS, gradient_limit, limit
 from .packed import Packed
 from .path import path
 
@@ -74,7 +74,7 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
         path(x) == "C++"  # first: a graph that is exported is to know nothing of how large its batch must be
         and inputs >= INPUTS
         and len(weight) >= OUTPUTS
-        and weight.numel() >= limits().least_forward
+        and weight.numel() >= limit("least_forward")
         and x.numel() >= ROWS * inputs * left_out
         and weight.shape[1] == inputs
         and (bias is None or bias.shape == weight.shape[:1])
@@ -90,9 +90,9 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
 def _limit_and_packed(packed: Packed | None, weight: Tensor) -> tuple[int, Tensor | None]:
     """Nothing is kept in a graph that is compiled: it would hold the weights of today."""
     if packed is None or torch.compiler.is_compiling():
-        return limits().forward, None
+        return limit("forward"), None
     kept = packed.of(weight, pack_events)
-    return limits().forward if kept is None else limits().packed, kept
+    return limit("forward") if kept is None else limit("packed"), kept
 
 
 def pack_events(weight: Tensor) -> Tensor | None:
@@ -116,7 +116,7 @@ class EventConv(torch.autograd.Function):
         """Currents."""
         _keep(ctx, x, bits, weight)
         ctx.stride = stride
-        return torch.ops.sage_snn.event_conv(x, weight, bias, stride, limits().forward)
+        return torch.ops.sage_snn.event_conv(x, weight, bias, stride, limit("forward"))
 
     @staticmethod
     @once_differentiable
@@ -125,7 +125,7 @@ class EventConv(torch.autograd.Function):
         x, bits, weight = _kept(ctx)
         wants_x, _, wants_weight, wants_bias, _ = ctx.needs_input_grad
         of_x = _conv_backward(grad, x, weight, ctx.stride, 0) if wants_x else None
-        options = ctx.stride, limits().of_gradient(weight)
+        options = ctx.stride, gradient_limit(weight)
         of_weight = torch.ops.sage_snn.event_conv_weight(grad, x, bits, weight, *options) if wants_weight else None
         return of_x, None, of_weight, _last(grad).sum((0, 2, 3)) if wants_bias else None, None
 
@@ -139,7 +139,7 @@ class EventMap(torch.autograd.Function):
     ) -> Tensor:
         """Currents."""
         _keep(ctx, x, bits, weight)
-        return torch.ops.sage_snn.event_map(x, weight, bias, limits().forward)
+        return torch.ops.sage_snn.event_map(x, weight, bias, limit("forward"))
 
     @staticmethod
     @once_differentiable
@@ -149,8 +149,8 @@ class EventMap(torch.autograd.Function):
         wants_x, _, wants_weight, wants_bias = ctx.needs_input_grad
         rows = grad.reshape(-1, grad.shape[-1])
         of_x = (rows @ weight).view(x.shape) if wants_x else None
-        limit = limits().of_gradient(weight)
-        of_weight = torch.ops.sage_snn.event_map_weight(grad, x, bits, limit) if wants_weight else None
+        most = gradient_limit(weight)
+        of_weight = torch.ops.sage_snn.event_map_weight(grad, x, bits, most) if wants_weight else None
         return of_x, None, of_weight, rows.sum(0) if wants_bias else None
 
 

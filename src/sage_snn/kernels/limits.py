@@ -24,10 +24,6 @@ class Limits:
     least_forward: int
     least_gradient: int
 
-    def of_gradient(self, weight: torch.Tensor) -> int:
-        """For the gradient of these weights; 0 where events never pay."""
-        return self.gradient if weight.numel() >= self.least_gradient else 0
-
 
 # Dense products of 150 to 180 GFLOP/s on two cores: AVX2, and AVX-512 in two halves (Zen 4). They are as fast as lists
 # near 300 to 450 (forward) and 200 to 300 (gradients), and at any rate if there are few weights.
@@ -37,9 +33,14 @@ FAST = Limits(forward=160, gradient=90, packed=200, least_forward=8192, least_gr
 
 
 @torch.compiler.assume_constant_result  # pyright: ignore[reportUnknownMemberType]
-def limits() -> Limits:
-    """Of this machine, as torch uses it; a constant of a compiled graph."""
-    return _limits()
+def limit(name: str) -> int:
+    """A field of the limits of this machine, as torch uses it; a constant of a compiled graph."""
+    return getattr(_limits(), name)
+
+
+def gradient_limit(weight: torch.Tensor) -> int:
+    """For the gradient of these weights; 0 where events never pay."""
+    return limit("gradient") if weight.numel() >= limit("least_gradient") else 0
 
 
 @cache
