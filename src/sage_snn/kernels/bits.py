@@ -16,6 +16,7 @@ from torch import Tensor
 from ..compat import has_saved_tensor_hooks, packing_hook, version_of
 from .calls import ONES, SUFFIX, function, inverse, memory_order
 from .path import path
+from .room import room
 
 WORD = 64
 _WORTH_PACKING = 4096  # values; below, the call costs more than the memory is worth
@@ -80,7 +81,7 @@ def unpack_bits(packed: Tensor, shape: tuple[int, ...], dtype: torch.dtype = tor
     if path(packed) == "twin" or dtype not in SUFFIX:
         bits = torch.arange(WORD, device=packed.device)
         return (packed.unsqueeze(-1) >> bits & 1).flatten()[: math.prod(shape)].to(dtype).view(shape)
-    spikes = torch.empty(shape, dtype=dtype)
+    spikes = room(shape, dtype)
     function("sage_unpack_bits", dtype)(packed.data_ptr(), spikes.numel(), spikes.data_ptr(), torch.get_num_threads())
     return spikes
 

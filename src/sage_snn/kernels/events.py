@@ -24,6 +24,7 @@ from .calls import SUFFIX, function, operator, pointer, register
 from .limits import INPUTS, OUTPUTS, ROWS, gradient_limit, limit
 from .packed import Packed
 from .path import path
+from .room import room
 
 _aten = torch.ops.aten
 _is_off = False
@@ -192,7 +193,7 @@ def _last(x: Tensor) -> Tensor:
 def _event_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, per_mille: int, packed: Tensor | None = None
 ) -> Tensor:
-    values, out = _last(x), _empty_conv(x, weight, bias, stride, per_mille, packed)
+    values, out = _last(x), room(_size(x, weight, stride), x.dtype, last=True)
     is_last = weight.is_contiguous(memory_format=torch.channels_last)
     weights = weight.detach() if is_last else weight.detach().contiguous()
     offsets = None if bias is None else bias.detach().contiguous()
@@ -236,7 +237,7 @@ def _fake_conv_weight(
 def _event_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int, packed: Tensor | None = None) -> Tensor:
     values, weights = x.detach().contiguous(), weight.detach().contiguous()
     offsets = None if bias is None else bias.detach().contiguous()
-    out = _empty_map(x, weight, bias, per_mille, packed)
+    out = room((*x.shape[:-1], weight.shape[0]), x.dtype)
     sizes = x.numel() // x.shape[-1], x.shape[-1], weight.shape[0]
     is_done = function("sage_event_map", x.dtype)(
         *(values.data_ptr(), weights.data_ptr(), pointer(packed), pointer(offsets), *sizes),

@@ -32,6 +32,7 @@ from .kept import Kept, keeps_on, packs, room_for_words
 from .layout import Layout
 from .membrane import UNWATCHED, Membrane, Watch, moments, require_constants, require_membrane
 from .path import path
+from .room import room_like
 from .slopes import add_at, at_step, over_currents, require_slopes, slopes_of_neurons
 
 
@@ -220,7 +221,7 @@ def lif_twin(
 def _lif(currents: Tensor, v: Tensor, *, near: float | None = None, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
     layout, constants = Layout.of(currents), Constants(len(currents), **options)
     x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
-    spikes, last = torch.empty_like(x), x.new_empty(x.shape[1:])
+    spikes, last = room_like(x), x.new_empty(x.shape[1:])
     seen = room_for_moments(x, len(x), near)
     function("sage_lif", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, spikes.data_ptr(), last.data_ptr(), len(x), v.numel()),
@@ -243,7 +244,7 @@ def _lif_backward(
     x, (start, step) = layout.flat(currents, v.dtype), layout.start(v)
     of_spikes, of_last = (None if g is None else layout.flat(g, v.dtype) for g in (grad_spikes, grad_last))
     slopes = slopes_of_neurons(slope, currents.shape, layout, v.dtype)
-    grad_x, grad_v = torch.empty_like(x), x.new_empty(x.shape[1:])
+    grad_x, grad_v = room_like(x), x.new_empty(x.shape[1:])
     function("sage_lif_backward", v.dtype)(
         *(x.data_ptr(), start.data_ptr(), step, pointer(of_spikes), pointer(of_last), *slopes.arguments),
         *(grad_x.data_ptr(), grad_v.data_ptr(), *sums.arguments, len(x), v.numel()),

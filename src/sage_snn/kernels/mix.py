@@ -18,6 +18,7 @@ from .bits import bits_to_keep, unpack_bits
 from .calls import SUFFIX, function, register
 from .events import are_off
 from .path import path
+from .room import room_like
 
 
 def mix(q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float) -> Tensor:
@@ -100,7 +101,8 @@ def _sizes(x: Tensor, heads: int) -> tuple[int, ...]:
 
 
 def _mix(q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float) -> Tensor:
-    values, out = [_last(x) for x in (q, k, v)], _empty(q)
+    values = [_last(x) for x in (q, k, v)]
+    out = room_like(values[0]).transpose(2, 3)
     sizes = _sizes(q, heads)
     is_done = function("sage_mix", q.dtype)(
         *(x.data_ptr() for x in values), *sizes, scale, out.data_ptr(), torch.get_num_threads()
@@ -119,7 +121,7 @@ def _fake(q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float) -> Tensor:
 def _mix_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, heads: int, scale: float) -> tuple[Tensor, ...]:
     are_bits = q.dtype == torch.int64
     grads, kept = _last(grad), [x if are_bits else _last(x) for x in (q, k, v)]
-    gradients = _gradients(grad, q, k, v, heads, scale)
+    gradients = tuple(room_like(grads).transpose(2, 3) for _ in range(3))
     is_done = function("sage_mix_backward", grad.dtype)(
         *(grads.data_ptr(), *(x.data_ptr() for x in kept), are_bits, *_sizes(grad, heads), scale),
         *(*(x.data_ptr() for x in gradients), torch.get_num_threads()),

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from .calls import SUFFIX, function, pointer, register
 from .kept import STATISTICS, Kept, Momentum, keeps_on
 from .path import TRITON_PRECISIONS, path
+from .room import room_like
 
 
 def batch_norm(norm: nn.BatchNorm1d | nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -215,7 +216,7 @@ def _norm(
     values, gain, offset = values_of(x, dtype, last=True), ready(weight, dtype), ready(bias, dtype)
     # New tensors also when given: backward needs them as they are now.
     used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
-    normal = torch.empty_like(values)
+    normal = room_like(values)
     function("sage_norm", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
         *(normal.data_ptr(), x.numel() // channels, channels, eps, mean is None, torch.get_num_threads()),
@@ -228,7 +229,7 @@ def _norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype, channels = precision(x), x.shape[1]
     values, gain, grads = values_of(x, dtype, last=True), ready(weight, dtype), values_of(grad, dtype, last=True)
-    grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
+    grad_x, grad_weight, grad_bias = room_like(values), values.new_empty(channels), values.new_empty(channels)
     function("sage_norm_backward", dtype)(
         *(values.data_ptr(), pointer(gain), mean.data_ptr(), var.data_ptr(), grads.data_ptr()),
         *(grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),

@@ -45,6 +45,7 @@ from .norm import (
     values_of,
 )
 from .norm_lif_twin import norm_lif_twin
+from .room import room_like
 from .slopes import NeuronSlopes, require_slopes
 
 
@@ -219,7 +220,7 @@ def _norm_lif(
     added = None if residual is None else values_of(residual, dtype, last)
     # New tensors also when given: backward needs them as they are now.
     used = [values.new_empty(channels) if t is None else t.to(dtype, copy=True).contiguous() for t in (mean, var)]
-    spikes = torch.empty_like(values)
+    spikes = room_like(values)
     seen = room_for_moments(x, times, near)
     function("sage_norm_lif", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), used[0].data_ptr(), used[1].data_ptr()),
@@ -252,8 +253,8 @@ def _norm_lif_backward(
     of_spikes = values_of(grad_spikes, dtype, last)
     slopes = NeuronSlopes(slope, sizes, (1, 3, 2) if last else (1, 2, 3), dtype)
     added = None if residual is None else values_of(residual, dtype, last)
-    grad_added = None if added is None else torch.empty_like(added)
-    grad_x, grad_weight, grad_bias = torch.empty_like(values), values.new_empty(channels), values.new_empty(channels)
+    grad_added = None if added is None else room_like(added)
+    grad_x, grad_weight, grad_bias = room_like(values), values.new_empty(channels), values.new_empty(channels)
     function("sage_norm_lif_backward", dtype)(
         *(values.data_ptr(), pointer(gain), pointer(offset), mean.data_ptr(), var.data_ptr(), pointer(added)),
         *(of_spikes.data_ptr(), *slopes.arguments, grad_x.data_ptr(), grad_weight.data_ptr(), grad_bias.data_ptr()),

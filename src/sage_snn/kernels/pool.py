@@ -14,6 +14,7 @@ from .bits import are_marked, mark_spikes
 from .calls import SUFFIX, function, register
 from .counts import pool_counts
 from .path import path
+from .room import room
 
 _DTYPES = {"C++": tuple(SUFFIX), "Triton": (torch.float32, torch.float16, torch.bfloat16), "twin": ()}
 
@@ -69,8 +70,12 @@ def _empty(like: Tensor, height: int, width: int, dtype: torch.dtype) -> Tensor:
 
 
 def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
-    height, width = (x.shape[2] + 1) // 2, (x.shape[3] + 1) // 2
+    height, width = _size(x)[2:]
     return _empty(x, height, width, x.dtype), _empty(x, height, width, torch.uint8)
+
+
+def _size(x: Tensor) -> tuple[int, ...]:
+    return *x.shape[:2], (x.shape[2] + 1) // 2, (x.shape[3] + 1) // 2
 
 
 def _grad_x(grad: Tensor, winners: Tensor, height: int, width: int) -> Tensor:
@@ -78,7 +83,8 @@ def _grad_x(grad: Tensor, winners: Tensor, height: int, width: int) -> Tensor:
 
 
 def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    values, (largest, winners) = _last(x), _outputs(x)
+    values, size = _last(x), _size(x)
+    largest, winners = (room(size, dtype, last=True) for dtype in (x.dtype, torch.uint8))
     images, channels, height, width = x.shape
     pointers = largest.data_ptr(), winners.data_ptr()
     function("sage_pool", x.dtype)(
@@ -89,7 +95,7 @@ def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _pool_backward(grad: Tensor, winners: Tensor, height: int, width: int) -> Tensor:
     grads, kept = _last(grad), _last(winners)
-    grad_x = _grad_x(grad, winners, height, width)
+    grad_x = room((*grad.shape[:2], height, width), grad.dtype, last=True)
     sizes = grad.shape[0], height, width, grad.shape[1]
     function("sage_pool_backward", grad.dtype)(
         grads.data_ptr(), kept.data_ptr(), *sizes, grad_x.data_ptr(), torch.get_num_threads()
