@@ -1,8 +1,8 @@
 """Large tensors in memory that a tensor of the same size can have again.
 
-torch asks the C library for aligned memory. With glibc (seen with 2.36) that costs a little on either side, which small
-then take, so that what a tensor leaves is too small for the next of its size: a training step of ours held twice the
-memory of its tensors. numpy asks for memory as it comes, and we align within.
+torch asks the C library for aligned memory. With glibc (seen with 2.36) that costs a little on either side, which
+small objects then take, so that what a tensor leaves is too small for the next of its size: a training step of ours
+held twice the memory of its tensors. numpy asks for memory as it comes, and we align within.
 """
 
 from math import prod
