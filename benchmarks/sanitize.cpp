@@ -46,7 +46,7 @@
                                               std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,   \
                                               F*, int);                                                               \
     extern "C" int sage_event_map_##S(const F*, const F*, const F*, const F*, std::int64_t, std::int64_t, std::int64_t,\
-                                      std::int64_t, F*, int);                                                         \
+                                      int, std::int64_t, F*, int);                                                    \
     extern "C" int sage_event_map_weight_##S(const F*, const std::uint64_t*, const F*, std::int64_t, std::int64_t,   \
                                              std::int64_t, std::int64_t, F*, int);                                    \
     extern "C" int sage_mix_##S(const F*, const F*, const F*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, \
@@ -198,7 +198,7 @@ EXERCISE(double, f64)
                                                limit, of_weight.data(), which + 1) +                                  \
                     sage_event_map_##S(x.data(), weight.data(), which == 1 ? kept_map.data() : nullptr,               \
                                        which ? bias.data() : nullptr, rows, inputs, outputs,                          \
-                                       limit, tokens.data(), which + 1) +                                             \
+                                       which == 1, limit, tokens.data(), which + 1) +                                 \
                     sage_event_map_weight_##S(x.data(), from, more.data(), rows, inputs, outputs, limit, of_matrix.data(),  \
                                               which + 1);                                                             \
                 const F* q = x.data();                                                                                \

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sage_snn.kernels import bits, calls, events
+from sage_snn.kernels import bits, calls, dense, events
 from sage_snn.kernels.bits import pack_bits, spikes_as_bits
 from sage_snn.kernels.events import event_conv, event_map
 from sage_snn.layers import SpikeConv
@@ -163,11 +163,11 @@ def test_more_than_the_limit_is_computed_by_torch(monkeypatch, small_products):
     tokens, matrix, more = drawn(512, 384, rate=0.5), weights(64, 384), torch.randn(512, 64)
     assert torch.equal(ops.event_conv(x, weight, None, 1, forward), F.conv2d(x, weight, padding=1))
     assert torch.equal(ops.event_conv_weight(grad, x, None, weight, 1, gradient), dense_weight(grad, x, weight, 1))
-    assert torch.equal(ops.event_map(tokens, matrix, None, NEVER), F.linear(tokens, matrix))
-    assert torch.equal(ops.event_map_weight(more, tokens, None, NEVER), more.t() @ tokens)
+    assert torch.equal(ops.event_map(tokens, matrix, None, NEVER), dense.linear(tokens, matrix))
+    assert torch.equal(ops.event_map_weight(more, tokens, None, NEVER), dense.of_weight(more, tokens))
     # Rates that change from call to call: each call chooses anew, here by the kernel alone.
     calls = []
-    monkeypatch.setattr(F, "linear", lambda *arguments: calls.append(1) or torch.zeros(()))
+    monkeypatch.setattr(dense, "linear", lambda *arguments: calls.append(1) or torch.zeros(()))
     for rate in (0.1, 0.9, 0.1):
         ops.event_map(drawn(512, 384, rate=rate), matrix, None, forward)
     assert calls == [1]

@@ -46,7 +46,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "sage_event_pack": [POINTER, *[LONG] * 6, POINTER, INT],
     "sage_event_conv": [POINTER, POINTER, *[LONG] * 3, POINTER, POINTER, *[LONG] * 7, POINTER, INT],
     "sage_event_conv_weight": [*[POINTER] * 3, *[LONG] * 7, POINTER, INT],
-    "sage_event_map": [*[POINTER] * 4, *[LONG] * 4, POINTER, INT],
+    "sage_event_map": [*[POINTER] * 4, *[LONG] * 3, INT, LONG, POINTER, INT],
     "sage_event_map_weight": [*[POINTER] * 3, *[LONG] * 4, POINTER, INT],
     "sage_pack_bits": [POINTER, INT, WORD, LONG, POINTER, INT],
     "sage_unpack_bits": [POINTER, LONG, POINTER, INT],

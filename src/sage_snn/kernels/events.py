@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..compat import has_dispatch_mode
+from . import dense
 from .additions import tell_additions
 from .arguments import wants_gradients
 from .bits import bits_to_keep, unpack_bits
@@ -62,7 +63,7 @@ def event_conv(
 def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Packed | None = None) -> Tensor:
     """`F.linear(x, weight, bias)`; in inference with weights kept packed."""
     if not x.is_contiguous() or not _may_pay(x, x.shape[-1], weight, bias):
-        return F.linear(x, weight, bias)
+        return dense.linear(x, weight, bias) if _is_ours(x, weight, bias) else F.linear(x, weight, bias)
     if wants_gradients(x, weight, bias):
         return EventMap.apply(x, bits_to_keep(x), weight, bias)  # pyright: ignore[reportReturnType]
     return operator("event_map", x)(x, weight, bias, *_limit_and_packed(packed, weight))
@@ -70,7 +71,6 @@ def event_map(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: Pac
 
 def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_out: int = 1) -> bool:
     """Of so many positions one is computed. What does not fit together goes to torch, which says why."""
-    operands = [weight] if bias is None else [weight, bias]
     return (
         path(x) == "C++"  # first: a graph that is exported is to know nothing of how large its batch must be
         and inputs >= INPUTS
@@ -79,9 +79,17 @@ def _may_pay(x: Tensor, inputs: int, weight: Tensor, bias: Tensor | None, left_o
         and x.numel() >= ROWS * inputs * left_out
         and weight.shape[1] == inputs
         and (bias is None or bias.shape == weight.shape[:1])
-        and all(operand.dtype == x.dtype and operand.device == x.device for operand in operands)
         and x.dtype in SUFFIX
         and not are_off()
+        and _is_ours(x, weight, bias)
+    )
+
+
+def _is_ours(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Is the product of one precision, on one device, and does nobody want to see torch's operations?"""
+    operands = [weight] if bias is None else [weight, bias]
+    return (
+        all(operand.dtype == x.dtype and operand.device == x.device for operand in operands)
         and not torch.is_autocast_enabled(x.device.type)
         # Whoever counts or records torch's operations is to see them.
         and (torch.compiler.is_compiling() or not has_dispatch_mode())
@@ -149,7 +157,7 @@ class EventMap(torch.autograd.Function):
         x, bits, weight = _kept(ctx)
         wants_x, _, wants_weight, wants_bias = ctx.needs_input_grad
         rows = grad.reshape(-1, grad.shape[-1])
-        of_x = (rows @ weight).view(x.shape) if wants_x else None
+        of_x = dense.of_input(grad, x, weight) if wants_x else None
         most = gradient_limit(weight)
         of_weight = torch.ops.sage_snn.event_map_weight(grad, x, bits, most) if wants_weight else None
         return of_x, None, of_weight, rows.sum(0) if wants_bias else None
@@ -241,12 +249,12 @@ def _event_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int, p
     sizes = x.numel() // x.shape[-1], x.shape[-1], weight.shape[0]
     is_done = function("sage_event_map", x.dtype)(
         *(values.data_ptr(), weights.data_ptr(), pointer(packed), pointer(offsets), *sizes),
-        *(per_mille, out.data_ptr(), torch.get_num_threads()),
+        *(dense.is_by_onednn(values, weights), per_mille, out.data_ptr(), torch.get_num_threads()),
     )
     if is_done:
         tell_additions(values, weight.shape[0])
         return out
-    return F.linear(values, weights, offsets)
+    return dense.linear(values, weights, offsets)
 
 
 def _empty_map(x: Tensor, weight: Tensor, bias: Tensor | None, per_mille: int, packed: Tensor | None = None) -> Tensor:
@@ -264,8 +272,7 @@ def _event_map_weight(grad: Tensor, x: Tensor, bits: Tensor | None, per_mille: i
     )
     if is_done:
         return of_weight
-    dense = x if bits is None else unpack_bits(bits, (rows, inputs), x.dtype)
-    return grads.t() @ dense.detach().reshape(rows, inputs)
+    return dense.of_weight(grads, x.detach() if bits is None else unpack_bits(bits, (rows, inputs), x.dtype))
 
 
 def _fake_map_weight(grad: Tensor, x: Tensor, bits: Tensor | None, per_mille: int) -> Tensor:

@@ -1,16 +1,16 @@
 // Products whose input is mostly zero, and the gradients of their weights: every event adds a row of weights (or the row
 // of gradients to its weight's); nothing else is touched. Each sum is made by one thread in the order of the dense path,
-// so that zeros are all that is left out: taps, then channels, in a convolution; in the product of matrices parts of
-// at most 192 terms, first to last, on top of the bias.
+// so that zeros are all that is left out: taps, then channels, in a convolution; in the product of matrices parts, first
+// to last: MKL's of at most 192 terms on top of the bias, oneDNN's of 1280 and the bias last.
 #include "blocks.h"
 #include "windows.h"
 
 namespace sage {
 namespace {
 
-constexpr Index PART = 192;
+constexpr Index PART = 192, PART_OF_ONEDNN = 1280;
 
-// Where a sum of `length` terms is cut: halves below twice a part, whole parts above.
+// Where MKL cuts a sum of `length` terms: halves below twice a part, whole parts above.
 Index cut_of(Index length) {
     return length <= PART ? length : length < 2 * PART ? (length + 1) / 2 : PART;
 }
@@ -106,12 +106,13 @@ int convolution_weight(From x, const F* grad, Image s, Index per_mille, F* weigh
     return finite;
 }
 
-// x (rows, inputs) -> x W^T + b (rows, outputs).
+// x (rows, inputs) -> x W^T + b (rows, outputs), added up as MKL or as oneDNN does.
 template <class F>
-int map(const F* x, const F* weight, const F* kept, const F* bias, Index rows, Index inputs, Index outputs, Index per_mille,
-        F* out, int threads) {
+int map(const F* x, const F* weight, const F* kept, const F* bias, Index rows, Index inputs, Index outputs,
+        bool as_onednn, Index per_mille, F* out, int threads) {
     Events<F> events;
-    if (!find_events(Reals<F>{x}, rows, inputs, cut_of(inputs), per_mille, threads, events)) return 0;
+    const Index cut = as_onednn ? std::min(inputs, PART_OF_ONEDNN) : cut_of(inputs);
+    if (!find_events(Reals<F>{x}, rows, inputs, cut, per_mille, threads, events)) return 0;
     const Blocks<F> blocks(outputs);
     std::unique_ptr<F[]> own;
     const F* all = packed(kept, weight, {inputs, 1, 0}, inputs, 1, blocks, own, threads);
@@ -124,14 +125,15 @@ int map(const F* x, const F* weight, const F* kept, const F* bias, Index rows, I
             const Index block = task / groups, from = task % groups * GROUP, lanes = blocks.lanes(block);
             const F* weights = all + block * inputs * blocks.width();
             for (Index r = from; r < std::min(rows, from + GROUP); ++r) {
-                Row<F, vectors()> sum;
-                if (bias) sum.load(bias + blocks.first(block), lanes);
+                Row<F, vectors()> sum, offset;
+                if (bias) (as_onednn ? offset : sum).load(bias + blocks.first(block), lanes);
                 for (Index s = r * events.segments; s < (r + 1) * events.segments; ++s) {
                     Row<F, vectors()> part;
                     part.template gather<ones()>(events, events.starts[size_t(s)], events.starts[size_t(s + 1)], 0,
                                                  weights);
                     sum.add(part);
                 }
+                if (as_onednn && bias) sum.add(offset);
                 sum.store(out + r * outputs + blocks.first(block), lanes);
             }
         }
@@ -206,8 +208,8 @@ int map_weight(From x, const F* grad, Index rows, Index inputs, Index outputs, I
     }                                                                                                                 \
     SAGE_EXPORT int sage_event_map_##SUFFIX(const F* x, const F* weight, const F* kept, const F* bias,                \
                                             std::int64_t rows, std::int64_t inputs, std::int64_t outputs,             \
-                                            std::int64_t per_mille, F* out, int threads) {                            \
-        return sage::map(x, weight, kept, bias, rows, inputs, outputs, per_mille, out, threads);                      \
+                                            int as_onednn, std::int64_t per_mille, F* out, int threads) {             \
+        return sage::map(x, weight, kept, bias, rows, inputs, outputs, as_onednn, per_mille, out, threads);           \
     }                                                                                                                 \
     SAGE_EXPORT int sage_event_map_weight_##SUFFIX(                                                                   \
         const F* x, const std::uint64_t* bits, const F* grad, std::int64_t rows, std::int64_t inputs,                 \
