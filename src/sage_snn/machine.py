@@ -30,15 +30,11 @@ def vectors() -> str:
 
 def halves_wide_vectors() -> bool:
     """Does this processor take vectors of 512 bits in two halves, as AMD's of family 25 (Zen 4) do?"""
-    return _is_amds() and _line("cpu family") == "25"
+    return is_amds() and _line("cpu family") == "25"
 
 
-def has_narrow_mkl() -> bool:
-    """Has this processor units of 512 bits that MKL does not use, as AMD's after family 25 have?"""
-    return _is_amds() and not halves_wide_vectors()
-
-
-def _is_amds() -> bool:
+def is_amds() -> bool:
+    """Is it a processor of AMD's?"""
     return _line("vendor_id") == "AuthenticAMD"
 
 

@@ -17,7 +17,7 @@ INTEL = {"vendor_id": "GenuineIntel", "cpu family": "6"}
     [
         ("AVX2", INTEL, limits.USUAL),
         ("AVX512", ZEN4, limits.USUAL),
-        ("AVX512", ZEN5, limits.FAST),
+        ("AVX512", ZEN5, limits.FAST_LISTS),
         ("AVX512", INTEL, limits.FAST),
         ("DEFAULT", {}, limits.USUAL),
     ],
@@ -27,11 +27,12 @@ def test_limits_are_lower_where_dense_products_are_faster(monkeypatch, capabilit
     monkeypatch.setattr(machine, "_line", lambda key: told.get(key, ""))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert limits._limits.__wrapped__() is expected
-    assert limits.FAST.forward < limits.USUAL.forward
-    assert limits.FAST.gradient < limits.USUAL.gradient
+    for lower, higher in ((limits.FAST, limits.FAST_LISTS), (limits.FAST_LISTS, limits.USUAL)):
+        assert lower.forward < higher.forward
+        assert lower.gradient < higher.gradient
 
 
-@pytest.fixture(params=[limits.USUAL, limits.FAST], ids=["usual", "fast"])
+@pytest.fixture(params=[limits.USUAL, limits.FAST, limits.FAST_LISTS], ids=["usual", "fast", "fast lists"])
 def rule(request, monkeypatch):
     monkeypatch.setattr(limits, "_limits", lambda: request.param)
     return request.param

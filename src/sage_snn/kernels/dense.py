@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..machine import has_narrow_mkl
+from ..machine import halves_wide_vectors, is_amds
 from .path import path
 
 IMAGES = 16  # that rows are divided into: with fewer, torch may take a convolution of its own
@@ -62,8 +62,8 @@ def _has_narrow_mkl() -> bool:
 
 @cache
 def _narrow() -> bool:
-    is_wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return is_wide and has_narrow_mkl() and torch.backends.mkldnn.is_available()
+    is_wide = torch.backends.cpu.get_cpu_capability() == "AVX512" and not halves_wide_vectors()
+    return is_wide and is_amds() and torch.backends.mkldnn.is_available()
 
 
 def _image(x: Tensor) -> Tensor:
