@@ -19,8 +19,10 @@ INTEL = {"vendor_id": "GenuineIntel", "cpu family": "6"}
 
 @pytest.fixture
 def onednn(monkeypatch):
-    """As on a machine where MKL is slow."""
+    """As on a machine where MKL is slow, for products of any size."""
     monkeypatch.setattr(dense, "_narrow", lambda: True)
+    monkeypatch.setattr(dense, "ROWS", 1)
+    monkeypatch.setattr(dense, "PRODUCTS", 1)
 
 
 @pytest.fixture
@@ -95,6 +97,16 @@ def test_what_onednn_does_not_take_is_torchs_to_the_bit(onednn, convolutions, ca
     assert torch.equal(dense.of_input(grad, x, weight), grad @ weight)
     assert torch.equal(dense.of_weight(grad, x), grad.t() @ x)
     assert convolutions == []
+
+
+@pytest.mark.parametrize(("rows", "inputs"), [(128, 1024), (1024, 64)], ids=["few rows", "few products"])
+def test_small_maps_are_torchs(monkeypatch, rows, inputs):
+    monkeypatch.setattr(dense, "_narrow", lambda: True)
+    x, weight = drawn(rows, inputs), weights(max(64, inputs), inputs)
+    assert torch.equal(dense.linear(x, weight), F.linear(x, weight))
+    more = drawn(4 * rows, inputs)
+    assert not dense.is_by_onednn(x, weight)
+    assert dense.is_by_onednn(more, weight)
 
 
 @pytest.mark.parametrize("inputs", [64, 300, 384, LONG])

@@ -14,6 +14,8 @@ from ..machine import halves_wide_vectors, is_amds
 from .path import path
 
 IMAGES = 16  # that rows are divided into: with fewer, torch may take a convolution of its own
+# Below so many rows or multiplications, handing a product over costs more than it saves.
+ROWS, PRODUCTS = 256, 2**24
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -49,8 +51,9 @@ def is_by_onednn(x: Tensor, weight: Tensor) -> bool:
         and x.dtype == weight.dtype == torch.float32
         and x.is_contiguous()
         and x.shape[-1] == weight.shape[1]
-        and x.numel() > 0
-        and x.numel() // x.shape[-1] % IMAGES == 0
+        and x.numel() * len(weight) >= PRODUCTS
+        and (rows := x.numel() // x.shape[-1]) >= ROWS
+        and rows % IMAGES == 0
     )
 
 
