@@ -131,7 +131,7 @@ void back_part(const Rows<F>& p, const Tiles<F, LaneAffine<F>>& functions, const
 template <class F>
 void backward(const Rows<F>& p, const Gradients<F>& g, int shape, bool measured) {
     const Tiles<F, LaneAffine<F>> functions(p.membrane, is_plain(g), shape);
-    const Index period = p.period, columns = p.columns(), parts = p.parts(), breadth = p.breadth(is_plain(g));
+    const Index period = p.period, columns = p.columns(), parts = p.parts(), breadth = p.breadth(!g.sums.squares);
     std::vector<double> sums(size_t(parts * period * 2));
     BackPieces pieces(parts * columns, p.steps, g.sums);
     Lanes<F> lanes(period);

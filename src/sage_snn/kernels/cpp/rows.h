@@ -35,9 +35,9 @@ struct Rows {
     Index periods() const { return (size + period - 1) / period; }
     Index parts() const { return (periods() + PART - 1) / PART; }
     // Columns of a band: all, which is the order of memory, or as many as leave even shares for all threads. What is
-    // summed over several tiles, and a last period that is cut off, want a column alone.
-    Index breadth(bool is_plain) const {
-        if (!is_plain || size % period) return 1;
+    // summed over several tiles (moments of membranes, squares), and a last period that is cut off, want a column alone.
+    Index breadth(bool by_tile) const {
+        if (!by_tile || size % period) return 1;
         Index bands = 1;
         while (bands < columns() && !is_even(bands * parts())) ++bands;
         return (columns() + bands - 1) / bands;
