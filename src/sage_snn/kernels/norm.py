@@ -146,11 +146,12 @@ def keep_statistics(
 
 def require_channels(x: Tensor, *given: Tensor | None) -> None:
     """The kernel reads as many values as x has channels, whatever is there."""
-    sizes = [tensor.numel() for tensor in given if tensor is not None]
-    if sizes and (min(sizes) != x.shape[1] or max(sizes) != x.shape[1]):
-        raise ValueError(
-            f"the normalisation is for {max(sizes)} channels, its input has {x.shape[1]}: {tuple(x.shape)}"
-        )
+    channels = x.shape[1]
+    for tensor in given:
+        if tensor is not None and tensor.numel() != channels:
+            raise ValueError(
+                f"the normalisation is for {tensor.numel()} channels, its input has {channels}: {tuple(x.shape)}"
+            )
 
 
 def require_several_values(x: Tensor) -> None:

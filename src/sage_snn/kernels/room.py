@@ -25,13 +25,21 @@ def room(size: tuple[int, ...], dtype: torch.dtype, last: bool = False) -> Tenso
 
 def room_like(like: Tensor) -> Tensor:
     """An empty tensor on the CPU that lies as this one, which has no gaps and is of float32 or float64."""
-    return _room(like.numel(), like.dtype).as_strided(like.shape, like.stride())
+    if like.numel() * like.dtype.itemsize < _LARGE:
+        return torch.empty_like(like)
+    values, first = _values(like.numel(), like.dtype)
+    return values.as_strided(like.shape, like.stride(), first)
 
 
 def _room(count: int, dtype: torch.dtype) -> Tensor:
     if count * dtype.itemsize < _LARGE:
         return torch.empty(count, dtype=dtype)
+    values, first = _values(count, dtype)
+    return values[first : first + count]
+
+
+def _values(count: int, dtype: torch.dtype) -> tuple[Tensor, int]:
+    """More than so many values, and which of them begins a line."""
     spare = _LINE // dtype.itemsize
     values: Tensor = torch.from_numpy(np.empty(count + spare, dtype=_NAMES[dtype]))  # pyright: ignore[reportUnknownMemberType]
-    first = -values.data_ptr() % _LINE // dtype.itemsize
-    return values[first : first + count]
+    return values, -values.data_ptr() % _LINE // dtype.itemsize

@@ -205,14 +205,15 @@ class LIFNode(neuron.LIFNode):
 
     def _slope_of_its_own(self, x: Tensor) -> Tensor:
         alpha = float(self.surrogate_function.alpha)  # pyright: ignore[reportArgumentType]
-        held = self.own_slope if may_be_captured(x) else None
-        if held is not None and held.tensor.device == x.device:
-            held.rest(alpha)
-            return held()
-        # Not in the middle of a capture: replays would fill it again. Whoever captures has made a pass before.
-        if may_be_captured(x) and not is_capturing(x):
-            self.own_slope = OwnSlope(alpha, x.device)
-            return self.own_slope()
+        if may_be_captured(x):
+            held = self.own_slope
+            if held is not None and held.tensor.device == x.device:
+                held.rest(alpha)
+                return held()
+            # Not in the middle of a capture: replays would fill it again. Whoever captures has made a pass before.
+            if not is_capturing(x):
+                self.own_slope = OwnSlope(alpha, x.device)
+                return self.own_slope()
         return torch.full((), alpha, dtype=precise(x.device), device=x.device)  # a copy would wait for the device
 
     def _given_slope(self, sizes: Sequence[int]) -> Tensor:
