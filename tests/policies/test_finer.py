@@ -160,6 +160,16 @@ def test_slopes_of_channels_are_those_of_the_equations_over_100_steps():
     assert len(set(sage.fine_slopes[1].tolist())) > 3
 
 
+def test_channels_follow_their_firing_where_no_source_is_named(ours):
+    found = []
+    for options in ({}, {"source": "firing"}):
+        model = ours()
+        sage = SAGE(model, warmup_steps=0, per="channel", law=STRICT, **options)
+        found.append((train(model, sage, range(3)), sage.fine_slopes))
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][1], found[1][1], strict=True))
+
+
 def test_gradients_per_channel_are_those_of_a_loop_over_channels(ours, settle, as_loops):
     model = settle(ours().double(), batch(0, dtype=torch.float64))
     sage = SAGE(model, warmup_steps=0, per="channel", source="firing", law=STRICT)
@@ -322,7 +332,12 @@ def test_same_step_slopes_of_heads_act_on_this_backward(ours, settle):
     ("options", "message"),
     [
         ({"per": "neuron"}, "per must be 'group', 'head', 'channel' or 'token', not 'neuron'"),
-        ({"per": "channel"}, "source='attention' has no value per channel; pass source='firing'"),
+        (
+            {"per": "channel", "source": "attention"},
+            "source='attention' has no value per channel; pass source='firing'",
+        ),
+        ({"per": "channel", "source": "membrane"}, "source='membrane' has no value per channel; pass source='firing'"),
+        ({"per": "channel", "signal": HeadEntropy()}, "HeadEntropy reads attention.* a signal of firing such as"),
         ({"per": "head", "source": "firing"}, "per='head' follows attention; with source='firing' pass per='group'"),
         ({"per": "token", "source": "firing"}, "per='token' follows attention"),
         ({"per": "head", "neurons": "all"}, "nodes outside the blocks have no heads of them; pass neurons='block'"),

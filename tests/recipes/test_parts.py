@@ -9,6 +9,7 @@ from sage_snn.losses import TET, CrossEntropy, SumCrossEntropy
 from sage_snn.recipes import LOSSES, MODELS, POLICIES, RecipeError, differences, load_recipe
 from sage_snn.recipes.parts import Family, Kind
 from sage_snn.recipes.policies import FixedPart, LearnablePart, SagePart
+from sage_snn.studies.plan import run_key
 
 
 def test_a_part_has_its_own_fields_only():
@@ -31,13 +32,26 @@ def test_fields_of_other_kinds_are_accepted_and_ignored():
         fixed.updated({"policy.per": "head"})
 
 
-@pytest.mark.parametrize("per", ["group", "head", "token"])
+@pytest.mark.parametrize("per", ["group", "head", "channel", "token"])
 def test_a_recipe_says_how_fine_the_slopes_of_sage_are(ours, per):
     sage = load_recipe("digits", {"policy.slopes_per": per}).policy.build(ours(), 10, 0)
     assert sage.per == per
     assert f"a slope per {per}" in str(sage)
     with pytest.raises(RecipeError, match=r"policy\.slopes_per: Input should be 'group', 'head', 'channel' or 'token'"):
         load_recipe("digits", {"policy.slopes_per": "neuron"})
+
+
+def test_channels_follow_the_firing_rate_unless_a_signal_is_named(ours):
+    usual, per = load_recipe("digits"), {"policy.slopes_per": "channel"}
+    for finer in (load_recipe("digits", per), usual.updated(per)):
+        assert finer.identity()["policy.signal"] == "firing_rate"  # what a run writes down
+        assert run_key(finer) == run_key(usual.updated(per | {"policy.signal": "firing_rate"}))
+        assert finer.updated({"policy.slopes_per": "group"}) == usual
+    named = load_recipe("digits", per | {"policy.signal": "entropy"})
+    for recipe in (named, load_recipe("digits", {"policy.signal": "entropy"}).updated(per)):
+        with pytest.raises(RecipeError, match="source='attention' has no value per channel"):
+            recipe.policy.build(ours(), 10, 0)
+    assert load_recipe("digits", {"policy.signal": "entropy"}) == usual
 
 
 def test_changing_the_kind_and_back_gives_the_same_recipe():

@@ -37,7 +37,7 @@ class SAGE(Policy):
         blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
             attention.
         groups: the same by its general name; pass one of the two.
-        source: what is read of a group: "attention", "firing", "membrane" or "gradient".
+        source: what is read of a group: "attention" (default), "firing" (default per channel), "membrane", "gradient".
         per: how fine the slopes are: "group", "head", "channel" or "token" (docs/policies.md).
         signal: a callable (q, k, scale) -> (heads,); by default `HeadEntropy()`, or what fits the source.
         spread: from the values of a group to one: "std", "mean", or a callable; by default what fits the source.
@@ -58,7 +58,7 @@ class SAGE(Policy):
         warmup_steps: int,  # Choice: decision 3
         blocks: Sequence[Group] | None = None,
         groups: Sequence[Group] | None = None,
-        source: SourceName = "attention",
+        source: SourceName | None = None,
         per: Per = "group",  # Choice: decision 11
         signal: Signal | None = None,  # Choice: decision 17
         spread: str | Spread | None = None,  # Choice: decision 7
@@ -73,6 +73,7 @@ class SAGE(Policy):
             raise ValueError(f"warmup_steps must be >= 0 and every >= 1, not {warmup_steps} and {every}")
         if blocks is not None and groups is not None:
             raise ValueError("blocks= and groups= name the same thing; pass one of them")
+        source = source or ("firing" if per == "channel" else "attention")
         self.signal, self.spread = chosen_reading(source, signal, spread)
         groups = readable_groups(model, blocks if groups is None else groups, source)
         require_readable(self.signal, groups)

@@ -50,21 +50,24 @@ class Family:
         return self.defaults | part._aside | part.model_dump()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        write = core_schema.plain_serializer_function_ser_schema(self._written)
+        write = core_schema.plain_serializer_function_ser_schema(self._written, info_arg=True)
         return core_schema.no_info_wrap_validator_function(
             self._part, handler.generate_schema(self.told), serialization=write
         )
 
-    def _written(self, part: Kind) -> dict[str, Any]:
-        """What a file holds: the part's own values, and what was given for other kinds."""
-        return part._aside | part.model_dump()
+    def _written(self, part: Kind, info: core_schema.SerializationInfo) -> dict[str, Any]:
+        """What a file holds: the part's own values, and what was given for other kinds; or only what was "given"."""
+        chosen = {self.tag, *part.model_fields_set} if info.context == "given" else None
+        return part._aside | part.model_dump(include=chosen)
 
     def _part(self, given: Any, check: core_schema.ValidatorFunctionWrapHandler) -> Kind:
         if isinstance(given, tuple(self.kinds.values())):
             return given
-        told = check(given).model_dump()
+        checked = check(given)
+        told = checked.model_dump()
         kind = self.kinds[told[self.tag]]
-        part = kind(**{name: told.pop(name) for name in kind.model_fields})
+        own = {name: told.pop(name) for name in kind.model_fields}
+        part = kind(**{name: value for name, value in own.items() if name in checked.model_fields_set})
         part._aside.update({name: value for name, value in told.items() if value != self.defaults[name]})
         return part
 

@@ -212,7 +212,8 @@ class Recipe(Part):
 
     def updated(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with other values; keys are dotted (`model.depth`)."""
-        return parse_recipe(merged(self.model_dump(exclude={*DIGESTS}), spelled_out(settings)), source=self.name)
+        given = self.model_dump(exclude={*DIGESTS}, context="given")
+        return parse_recipe(merged(given, spelled_out(settings)), source=self.name)
 
     def pinned(self) -> "Recipe":
         """The same with the digests of its files as they are now."""

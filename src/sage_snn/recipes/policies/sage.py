@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class SagePart(PolicyPart):
-    """Slopes that follow a signal of the attention heads, or of the nodes; `spread` is that over heads."""
+    """Slopes that follow a signal of the attention heads, or of the nodes; `spread` is that over heads.
+
+    Slopes per channel follow the firing rate unless a signal is named: attention has no channels.
+    """
 
     kind: Literal["sage"] = "sage"
     signal: Literal[
@@ -56,6 +59,12 @@ class SagePart(PolicyPart):
     def _bounds_hold_the_base(self) -> "SagePart":
         if not self.low <= BASE <= self.high:
             raise ValueError(f"low ({self.low}) and high ({self.high}) must hold the base slope 4 between them")
+        return self
+
+    @model_validator(mode="after")
+    def _channels_have_firing_rates(self) -> "SagePart":
+        if self.slopes_per == "channel" and "signal" not in self.model_fields_set:
+            object.__setattr__(self, "signal", "firing_rate")  # not as a given field: another grain has another signal
         return self
 
     @blaming("policy")
