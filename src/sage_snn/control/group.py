@@ -104,11 +104,12 @@ def group_nodes(groups: Sequence[Group], which: str = "block") -> list[nn.Module
         raise ValueError(f"neurons must be 'block', 'attention' or 'all', not {which!r}")
     nodes = [node for group in groups for node in group.nodes(which)]
     empty = [str(group.name or i) for i, group in enumerate(groups) if not group.nodes(which)]
+    kind = "Block" if all(isinstance(group, Block) for group in groups) else "Group"
     if empty:
         field = "attention" if which == "attention" else "neurons"
-        raise ValueError(f"block {', '.join(empty)} names no nodes; pass Block({field}=[...])")
+        raise ValueError(f"{kind.lower()} {', '.join(empty)} names no nodes; pass {kind}({field}=[...])")
     if len({id(node) for node in nodes}) < len(nodes):
-        raise ValueError("a neuron belongs to two blocks; give every Block its own neurons")
+        raise ValueError(f"a neuron belongs to two {kind.lower()}s; give every {kind} its own neurons")
     return nodes
 
 

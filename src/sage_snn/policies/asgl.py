@@ -6,11 +6,11 @@ from typing import Any
 from spikingjelly.activation_based import neuron
 from torch import nn
 
-from ..control import Group, nodes_of
+from ..control import Group
 from ..neurons import surrogate_shape
 from ..surrogate import PRIMITIVES, LearntSlope, Masks, MixedSurrogate
 from .learnable import Learnable
-from .policy import BASE, device_of
+from .policy import BASE, chosen_nodes, device_of
 
 
 class ASGL(Learnable):
@@ -25,8 +25,7 @@ class ASGL(Learnable):
         p: share of the spikes that are smooth in training, 0 to 1.
         slope: where it starts, for a node whose own slope is 4; another gets the same share of its own.
         seed: of the masks.
-        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
-            attention.
+        blocks: the groups whose nodes are meant, in place of all nodes.
         groups: the same by its general name; pass one of the two.
     """
 
@@ -43,7 +42,7 @@ class ASGL(Learnable):
         if not 0 <= p <= 1:
             raise ValueError(f"p is a probability, from 0 (spikes only) to 1 (no spikes), not {p}")
         if p:
-            _require_mixable(model)
+            _require_mixable(chosen_nodes(model, blocks, groups))
         self.p, self._masks = p, Masks(p, seed, device_of(model))
         super().__init__(model, "layer", slope=slope, blocks=blocks, groups=groups)
 
@@ -70,8 +69,8 @@ class ASGL(Learnable):
         return f"{super().describe()}\n  {told}"
 
 
-def _require_mixable(model: nn.Module) -> None:
-    for node in nodes_of(model):
+def _require_mixable(nodes: Sequence[nn.Module]) -> None:
+    for node in nodes:
         shape, kind = surrogate_shape(node), type(node).__name__
         if shape is not None and shape not in PRIMITIVES:
             raise ValueError(f"{shape} is not the derivative of a step; use one of {', '.join(PRIMITIVES)}")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..compat import precise
-from ..control import Group, group_nodes, nodes_of, owners, require_open
-from .policy import BASE, Policy, chosen_groups
+from ..control import Group, group_nodes, owners, require_open
+from .policy import BASE, Policy, chosen_groups, chosen_nodes
 
 Target = Literal["threshold", "time_constant"]
 BUILT_AS = {"threshold": "v_threshold", "time_constant": "tau"}  # names of SpikingJelly's
@@ -44,8 +44,9 @@ class LearnableConstants(Policy):
         if per not in ("layer", "group"):
             raise ValueError(f"per must be 'layer' or 'group', not {per!r}")
         _refuse_wrapped(model)
+        every = chosen_nodes(model, blocks, groups)
         groups = chosen_groups(model, blocks, groups)
-        nodes = group_nodes(groups) if per == "group" else nodes_of(model)
+        nodes = group_nodes(groups) if per == "group" else every
         require_open(nodes, f"its {target}")
         owner = owners(groups, nodes) if per == "group" else list(range(len(nodes)))
         starts = _starts(nodes, owner, target, groups)

@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..control import Group, Membrane, Tap, find_groups, group_nodes, nodes_of, require_open
+from ..control import Group, Membrane, Tap, require_open
 from ..surrogate import slope_of_width
 from .per_node import PerNode
-from .policy import may_look, ranks, time_steps_of
+from .policy import chosen_groups, chosen_nodes, may_look, ranks, time_steps_of
 
 LOWEST = 0.05  # a layer whose membranes are all far below zero would else fire always
 
@@ -45,9 +45,8 @@ class DS_ATGO(PerNode):  # noqa: N801 (its published name)
     ) -> None:
         if not (0 <= momentum <= 1 and width > 0):
             raise ValueError(f"momentum is from 0 to 1 and width positive, not {momentum} and {width}")
-        named = groups if groups is not None else blocks
-        nodes: list[Any] = nodes_of(model) if named is None else group_nodes(named)
-        chosen = find_groups(model) if named is None else named
+        nodes: list[Any] = chosen_nodes(model, blocks, groups)
+        chosen = chosen_groups(model, blocks, groups)
         require_open(nodes, "its threshold")
         steps = time_steps or time_steps_of(model)
         starts = [first_thresholds(node, steps) for node in nodes]

@@ -8,23 +8,24 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..compat import precise
-from ..control import Group, group_nodes, nodes_of, owners
+from ..control import Group, group_nodes, owners
 from ..surrogate import LearntSlope, log_slope
-from .policy import BASE, Policy, chosen_groups, device_of, ranks, time_steps_of
+from .policy import BASE, Policy, chosen_groups, chosen_nodes, device_of, ranks, time_steps_of
 
 
 class Learnable(Policy):
     """Trainable slopes, positive by construction: one for all nodes, or one per block, layer or time step.
 
     Choice: decision 18, for the slope's gradient the spike counts as the smooth function that the surrogate is the
-    derivative of. "block" trains the blocks' nodes; the others train all nodes, the stem's included.
+    derivative of. "block" trains the blocks' nodes; the others train all nodes, the stem's included, unless groups are
+    named.
 
     Args:
         model: the network whose nodes are controlled, until `remove()`; on its device already.
         per: "network" (one slope), "block", "layer" or "time" (one for each).
         slope: where it starts, for a node whose own slope is 4; another gets the same share of its own.
-        blocks: what is controlled, described by hand; by default the attention blocks, or all layers without
-            attention.
+        blocks: the groups whose nodes are meant; by default all nodes, or, per "block", the attention blocks (all
+            layers without attention).
         groups: the same by its general name; pass one of the two.
         time_steps: T, where the model does not say it.
     """
@@ -41,8 +42,9 @@ class Learnable(Policy):
     ) -> None:
         if per not in ("network", "block", "layer", "time"):
             raise ValueError(f"per must be 'network', 'block', 'layer' or 'time', not {per!r}")
+        every = chosen_nodes(model, blocks, groups)
         groups = chosen_groups(model, blocks, groups)
-        nodes = group_nodes(groups) if per == "block" else nodes_of(model)
+        nodes = group_nodes(groups) if per == "block" else every
         steps = (time_steps or time_steps_of(model)) if per == "time" else None
         count = {"network": 1, "time": 1, "block": len(groups), "layer": len(nodes)}[per]
         parameters = [log_slope(slope, steps) for _ in range(count)]

@@ -10,7 +10,7 @@ from ..compat import precise, sent
 from ..control import Group, find_groups, find_norms, gain_of, group_nodes, nodes_of, unwrapped
 from ..surrogate import slope_of_width
 from .per_node import PerNode
-from .policy import time_steps_of
+from .policy import named_groups, time_steps_of
 
 NARROWEST = 0.01  # the slope of a layer whose normalisation has shrunk to nothing stays finite
 
@@ -38,7 +38,7 @@ class MPD_AGL(PerNode):  # noqa: N801 (its published name)
         groups: Sequence[Group] | None = None,
         time_steps: int | None = None,
     ) -> None:
-        norms, named = find_norms(model), groups if groups is not None else blocks
+        norms, named = find_norms(model), named_groups(blocks, groups)
         nodes = [node for node in nodes_of(model) if node in norms] if named is None else group_nodes(named)
         _require_norms(model, nodes, norms)
         self.time_steps = time_steps or time_steps_of(model)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..compat import is_graphed
-from ..control import Group, NodeSlopes, code_paths, find_groups
+from ..control import Group, NodeSlopes, code_paths, find_groups, group_nodes, nodes_of
 from ..neurons import LIFNode
 from ..notebook import html_table
 
@@ -199,12 +199,23 @@ class Policy:
         self.remove()
 
 
-def chosen_groups(model: nn.Module, blocks: Sequence[Group] | None, groups: Sequence[Group] | None) -> Sequence[Group]:
-    """Those that a user named, under either name, or those that are found: blocks, or layers without attention."""
+def named_groups(blocks: Sequence[Group] | None, groups: Sequence[Group] | None) -> Sequence[Group] | None:
+    """Those that a user named, under either name; None if nobody named any."""
     if blocks is not None and groups is not None:
         raise ValueError("blocks= and groups= name the same thing; pass one of them")
-    named = groups if groups is not None else blocks
+    return groups if groups is not None else blocks
+
+
+def chosen_groups(model: nn.Module, blocks: Sequence[Group] | None, groups: Sequence[Group] | None) -> Sequence[Group]:
+    """Those that a user named, under either name, or those that are found: blocks, or layers without attention."""
+    named = named_groups(blocks, groups)
     return find_groups(model) if named is None else named
+
+
+def chosen_nodes(model: nn.Module, blocks: Sequence[Group] | None, groups: Sequence[Group] | None) -> list[nn.Module]:
+    """The nodes of the groups that a user named, or else all of the network."""
+    named = named_groups(blocks, groups)
+    return nodes_of(model) if named is None else group_nodes(named)
 
 
 def ranks() -> int:

@@ -14,7 +14,7 @@ from ..laws import DeadZoneTanh, Law, check_law
 from ..signals import SPREADS, Signal, Spread, check_spread
 from ..statistics import Statistics
 from .granularity import GRAINS, Per, require_grain
-from .policy import Policy, device_of, may_look
+from .policy import Policy, device_of, may_look, named_groups
 from .reader import Reader, SourceName, chosen_reading, readable_groups, require_readable
 from .settings import differences, functions_among, parse_settings, settings_of
 
@@ -71,11 +71,9 @@ class SAGE(Policy):
     ) -> None:
         if warmup_steps < 0 or every < 1:
             raise ValueError(f"warmup_steps must be >= 0 and every >= 1, not {warmup_steps} and {every}")
-        if blocks is not None and groups is not None:
-            raise ValueError("blocks= and groups= name the same thing; pass one of them")
         source = source or ("firing" if per == "channel" else "attention")
         self.signal, self.spread = chosen_reading(source, signal, spread)
-        groups = readable_groups(model, blocks if groups is None else groups, source)
+        groups = readable_groups(model, named_groups(blocks, groups), source)
         require_readable(self.signal, groups)
         require_grain(per, self.signal, groups, source=source, neurons=neurons, every=every, same_step=same_step)
         check_spread(self.spread, {group.width for group in groups})
