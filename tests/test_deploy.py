@@ -402,6 +402,21 @@ def test_accelerated_synapses_are_driven_by_events_with_the_same_bits(tmp_path):
     functional.reset_net(fast)
 
 
+@pytest.mark.parametrize("kind", [nn.Conv1d, layer.Conv1d])
+def test_accelerated_maps_of_tokens_are_driven_by_events_where_channels_lie_last(kind):
+    torch.manual_seed(0)
+    synapse = accelerate(copy.deepcopy(plain := kind(128, 96, 1)))
+    wider = accelerate(kind(128, 96, 3, padding=1))
+    in_order = (torch.rand(8, 128, 64) < 0.1).float()
+    last = in_order.transpose(1, 2).contiguous().transpose(1, 2)
+    found, dense = synapse(last), synapse(in_order)
+    assert "Event" in str(found.grad_fn.next_functions[0][0])
+    assert torch.equal(dense, plain(in_order))
+    torch.testing.assert_close(found, dense, rtol=1e-5, atol=1e-6)
+    assert torch.equal(wider(last), wider(in_order))
+    assert torch.equal(synapse(torch.ones(128, 3)), plain(torch.ones(128, 3))), "one image without a batch"
+
+
 def test_nir_holds_what_was_accelerated(tmp_path):
     import nir
 

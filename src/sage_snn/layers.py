@@ -151,6 +151,14 @@ class TokenMap(nn.Conv1d):
         return each @ x if self.bias is None else torch.baddbmm(self.bias.view(1, -1, 1), each, x)
 
 
+class SpikeLinear(nn.Linear):
+    """nn.Linear, by events where its input is sparse enough."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(..., C) -> (..., C')."""
+        return event_map(input, self.weight, self.bias)
+
+
 class SpikePool(nn.MaxPool2d):
     """nn.MaxPool2d(3, stride=2, padding=1), by the kernel where it can run."""
 

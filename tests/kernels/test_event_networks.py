@@ -50,6 +50,27 @@ def test_networks_of_convolutions_have_the_bits_of_dense_products(name, done):
     assert sum(done) >= 4
 
 
+def test_hidden_layers_of_a_vgg_are_maps_over_events():
+    network, makers = CONVOLUTIONAL["vgg"](), []
+    for synapse in (network.first, network.second):
+        synapse.register_forward_hook(lambda module, inputs, out: makers.append(str(out.grad_fn)))
+    network(torch.randn(32, 3, 16, 16))  # 64 rows with T = 2, or they are too few
+    assert ["EventMap" in maker for maker in makers] == [True, True]
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+@pytest.mark.slow
+def test_compiled_networks_walk_the_events_that_they_walk_otherwise(name, done):
+    torch.manual_seed(0)
+    network, images = CONVOLUTIONAL[name]().eval(), torch.randn(8, 3, 16, 16)
+    with torch.no_grad():
+        network(images)
+        eager = sum(done)
+        done.clear()
+        torch.compile(network, backend="aot_eager")(images)
+    assert sum(done) == eager >= 4
+
+
 def test_a_transformer_has_the_gradients_of_dense_products(done):
     torch.manual_seed(0)
     network = spikformer(depth=1, dim=128, heads=4, time_steps=2, image_size=16).double()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels.bits import spikes_as_bits
-from ..layers import NormLIF
+from ..layers import NormLIF, SpikeLinear
 from .convolution import LIF, Activation, Norm, batch_norm, channels_last, conv, keep_size, no_norm, scaled
 from .network import SpikingNetwork
 
@@ -66,8 +66,8 @@ class VGG(SpikingNetwork):
         if side < 1:
             raise ValueError(f"an image of {image_size} pixels is too small for {list(layers).count('pool')} poolings")
         (features,) = scaled([hidden], width)
-        self.first, self.first_lif = nn.Linear(channels * side**2, features), activation()
-        self.second, self.second_lif = nn.Linear(features, features), activation()
+        self.first, self.first_lif = SpikeLinear(channels * side**2, features), activation()
+        self.second, self.second_lif = SpikeLinear(features, features), activation()
         self.dropout, self.num_features = dropout, features
         self.head = nn.Linear(features, num_classes)
         if norm is no_norm:
