@@ -26,7 +26,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The site, without a network: build/site/index.html; `python -m http.server -d build/site` shows it with its search.
+# The site, without a network: build/site/index.html, opened as it lies there, its search too.
 # Not --quiet: mkdocs counts only the warnings that it prints, so that nothing would be strict.
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -10,6 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
 
 import sage_snn
 import sage_snn.conversion
@@ -88,6 +91,18 @@ def test_the_search_knows_what_is_written(site):
     told = " ".join(entry["text"] for entry in index["docs"])
     assert "warmup_steps" in told
     assert any(entry["location"].startswith("faq.html#") for entry in index["docs"])
+
+
+def test_the_search_works_from_the_folder_alone(site):
+    with runpy.run_path(str(ROOT / "benchmarks" / "screenshot.py"))["browser"]() as opened:
+        opened.get((site / "tutorials" / "page.html").as_uri())
+        opened.find_element(By.CSS_SELECTOR, "[data-md-component=search-query]").send_keys("warmup_steps")
+        results = (By.CSS_SELECTOR, ".md-search-result__link")
+        found = WebDriverWait(opened, 60).until(lambda page: page.find_elements(*results))
+        assert all(link.get_attribute("href").startswith(site.as_uri()) for link in found)
+        fetched = opened.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+        assert {urlsplit(name).scheme for name in fetched} <= {"file", "data", "blob"}
+        assert opened.get_log("browser") == []
 
 
 def test_equations_are_drawn_by_the_browser_itself(site):
