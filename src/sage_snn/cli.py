@@ -86,7 +86,7 @@ def train(
     settings: Settings = None,
 ) -> None:
     """Train a recipe; `torchrun --nproc-per-node N -m sage_snn train ...` on several devices."""
-    from .recipes import parse_settings
+    from .recipes import load_typed, parse_settings
     from .training import train as run
 
     options = {
@@ -94,9 +94,10 @@ def train(
         "model.time_steps": time_steps,
         "data_dir": data_dir and str(data_dir),
         "seed": seed,
+        "init_from": init_from and str(init_from.absolute()),
     }
     chosen = parse_settings(settings or []) | {key: value for key, value in options.items() if value is not None}
-    run(recipe, out, settings=chosen, resume=resume, init_from=init_from, download=download)
+    run(load_typed(recipe, chosen), out, resume=resume, download=download)
 
 
 @app.command("eval")

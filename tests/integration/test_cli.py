@@ -120,6 +120,10 @@ def test_export_writes_a_file_and_prints_its_path(sage_snn, run, to, suffix):
         (["train", "digits", "--set", "warmup_epochs=500"], "must be fewer than epochs"),
         (["train", "cifar10", "--data-dir", "/nowhere"], "/nowhere"),
         (["train", "digits", "--set", "lr"], "key=value"),
+        (
+            ["train", "digits", "--policy", "fixed", "--set", "policy.gain=2"],
+            "policy.gain is a field of sage; fixed has",
+        ),
         (["train", "digits", "--policy", "best"], "'best' is not one of"),
         (["eval", "/nowhere"], "there is no folder /nowhere"),
         (["export", "/nowhere", "--to", "onnx"], "there is no folder /nowhere"),

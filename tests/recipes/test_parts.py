@@ -6,7 +6,7 @@ import torch.nn.functional as F
 import yaml
 
 from sage_snn.losses import TET, CrossEntropy, SumCrossEntropy
-from sage_snn.recipes import LOSSES, MODELS, POLICIES, RecipeError, differences, load_recipe
+from sage_snn.recipes import LOSSES, MODELS, POLICIES, RecipeError, differences, load_recipe, load_typed
 from sage_snn.recipes.parts import Family, Kind
 from sage_snn.recipes.policies import FixedPart, LearnablePart, SagePart
 from sage_snn.studies.plan import run_key
@@ -27,9 +27,49 @@ def test_fields_of_other_kinds_are_accepted_and_ignored():
     assert fixed.policy.model_dump() == {"kind": "fixed", "slope": 4.0}
     assert not hasattr(fixed.policy, "gain")
     with pytest.raises(RecipeError, match=r"policy\.gian: no such field; did you mean 'gain'\?"):
-        fixed.updated({"policy.gian": 1})
+        load_recipe("digits", {"policy.gian": 1})
     with pytest.raises(RecipeError, match=r"policy\.per: Input should be 'network', 'block', 'layer' or 'time'"):
         fixed.updated({"policy.per": "head"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"policy.kind": "fixed", "policy.gian": 1}, r"policy\.gian: no such field; leave it out, .* of kind, slope$"),
+        ({"policy.kind": "mpd_agl", "policy.slop": 1}, r"policy\.slop: .* or use one of kind$"),
+        ({"loss": "tet", "loss.margin": 1}, r"loss\.margin: .* or use one of kind, weight, target$"),
+        ({"policy.kind": "sgae", "policy.gian": 1}, r"policy\.gian: no such field; did you mean 'gain'\?"),
+    ],
+)
+def test_a_field_that_does_not_exist_is_answered_with_those_of_its_kind(settings, told):
+    with pytest.raises(RecipeError, match=told):
+        load_recipe("digits", settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"policy.kind": "fixed", "policy.gain": 2}, "policy.gain is a field of sage; fixed has slope: leave it out"),
+        ({"policy": {"kind": "none", "gain": 2}}, "policy.gain is a field of sage; none has none: leave it out"),
+        ({"policy.kind": "fixed", "policy.per": "block"}, "policy.per is a field of learnable; fixed has slope"),
+        ({"loss.weight": 0.2}, "loss.weight is a field of tet; cross_entropy has none: .* another loss.kind"),
+        ({"model.name": "vgg11", "model.dim": 64}, "model.dim is a field of spikformer, qkformer; vgg11 has .*width"),
+    ],
+)
+def test_a_setting_that_was_typed_for_another_kind_is_an_error_that_names_both(settings, told):
+    assert load_recipe("digits", settings)  # inherited fields are no mistake
+    with pytest.raises(RecipeError, match=told):
+        load_typed("digits", settings)
+
+
+def test_typed_settings_that_have_an_effect_give_the_same_recipe(tmp_path):
+    for settings in (
+        {"policy.gain": -0.5, "model.depth": 1, "data_dir": "x", "observe": {"activity": 3}},
+        {"policy.kind": "fixed", "policy.slope": 2.0, "loss": "tet", "loss.weight": 0.2},
+    ):
+        assert load_typed("digits", settings) == load_recipe("digits", settings)
+    (tmp_path / "own.yaml").write_text("from: digits\npolicy: {kind: fixed, gain: 2}\n")
+    assert load_typed(tmp_path / "own.yaml", {"seed": 1}).policy.kind == "fixed"
 
 
 @pytest.mark.parametrize("per", ["group", "head", "channel", "token"])

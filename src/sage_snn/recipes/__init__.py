@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .models import MODELS
     from .policies import POLICIES
     from .recipe import Recipe, differences, load_recipe, parse_recipe, shipped_recipes
+    from .typed import load_typed
 
 __all__ = [
     "LOSSES",
@@ -19,6 +20,7 @@ __all__ = [
     "RecipeError",
     "differences",
     "load_recipe",
+    "load_typed",
     "parse_recipe",
     "parse_settings",
     "shipped_recipes",
@@ -32,5 +34,6 @@ __getattr__, __dir__ = lazily(
         ".models": ("MODELS",),
         ".policies": ("POLICIES",),
         ".recipe": ("Recipe", "differences", "load_recipe", "parse_recipe", "shipped_recipes"),
+        ".typed": ("load_typed",),
     },
 )

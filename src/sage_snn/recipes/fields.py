@@ -161,5 +161,5 @@ def shortened(text: str, most: int = 1000) -> str:
 
 def nearest(word: str, known: Any) -> str:
     """A question after the nearest of the known words, empty if none is close: it ends an error message."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,5 +1,6 @@
 """Parts of a recipe, and families of parts of which a recipe has one: `policy:`, `model:`, `loss:`."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, PrivateAttr, create_model
@@ -44,6 +45,11 @@ class Family:
     def looks_at(self, kind: str, field: str) -> bool:
         """Does this kind have this field? Nothing is known of a kind that does not exist."""
         return kind not in self.kinds or field in self.kinds[kind].model_fields
+
+    def shape(self, given: Any) -> type[BaseModel]:
+        """The kind that these fields are for; that of all kinds together where they name one that does not exist."""
+        name = given.get(self.tag, self.defaults[self.tag]) if isinstance(given, Mapping) else None
+        return self.kinds.get(str(name), self.told)
 
     def fields(self, part: Kind) -> dict[str, Any]:
         """Every field of every kind: the part's own values, what was given for other kinds, and defaults."""

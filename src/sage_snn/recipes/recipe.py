@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -276,10 +277,11 @@ def load_written_recipe(path: Path) -> Recipe:
 def parse_recipe(fields: Mapping[str, Any], source: str = "the recipe") -> Recipe:
     """Check the fields; unknown keys and wrong types are errors that name the nearest right one."""
     given = {key: value for key, value in spelled_out(fields).items() if key != "applied"}
+    kind_at = partial(_kind_at, given)
     try:
         return Recipe.model_validate(given)
     except ValidationError as error:
-        raise RecipeError(listed(source, [explain(problem, _kind_at) for problem in error.errors()])) from None
+        raise RecipeError(listed(source, [explain(problem, kind_at) for problem in error.errors()])) from None
 
 
 def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
@@ -288,9 +290,10 @@ def differences(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
     return [(key, left.get(key), right.get(key)) for key in sorted(left | right) if left.get(key) != right.get(key)]
 
 
-def _kind_at(path: list[str]) -> type[BaseModel]:
+def _kind_at(given: Mapping[str, Any], path: list[str]) -> type[BaseModel]:
     kind: Any = Recipe
-    inside = {name: family.told for name, family in FAMILIES.items()} | {"stages": StagePart, "balance": BalancePart}
+    inside = {name: family.shape(given.get(name)) for name, family in FAMILIES.items()}
+    inside |= {"stages": StagePart, "balance": BalancePart}
     for part in path:
         kind = kind if part.isdigit() else inside.get(part) or kind.model_fields[part].annotation
     return kind
