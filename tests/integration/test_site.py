@@ -1,5 +1,7 @@
 """The site is built as `make docs` builds it, and looked at as a reader would who has no network."""
 
+import importlib
+import inspect
 import json
 import os
 import re
@@ -14,14 +16,22 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-import sage_snn
-import sage_snn.conversion
-import sage_snn.deploy
-import sage_snn.losses
-import sage_snn.models
-
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"https://squidfunk.github.io/mkdocs-material/"}  # who made the theme; nothing is fetched from there
+HOMES = (
+    "control",
+    "conversion",
+    "data",
+    "deploy",
+    "kernels",
+    "models",
+    "neurons",
+    "recipes",
+    "runs",
+    "studies",
+    "training",
+)
+ROOMS = ["sage_snn", *(f"sage_snn.{home}" for home in HOMES)]
 
 pytestmark = pytest.mark.slow
 
@@ -112,13 +122,27 @@ def test_equations_are_drawn_by_the_browser_itself(site):
     assert r"\frac" not in re.sub(r"<annotation.*?</annotation>", "", page, flags=re.DOTALL)
 
 
-def test_every_public_name_is_in_the_reference(site, pages):
-    reference = pages[site / "reference.html"]
-    named = {anchor.rpartition(".")[2] for anchor in reference.anchors}
-    # In words only: what timm knows, and `spikformer`, which is hidden by the file of its class.
-    named |= set(
-        re.findall(r"<code>(\w+)(?:\(\.\.\.\))?</code>", (site / "reference.html").read_text(encoding="utf-8"))
-    )
-    rooms = (sage_snn, sage_snn.models, sage_snn.conversion, sage_snn.deploy)
-    assert {name for room in rooms for name in room.__all__} - {"SUFFIXES"} - named == set()
+@pytest.fixture(scope="module")
+def named(site, pages):
+    """Names in the reference: anchors, or words alone: a constant, or `spikformer`, hidden by the file of its class."""
+    page = site / "reference.html"
+    words = re.findall(r"<code>(\w+)(?:\(\.\.\.\))?</code>", page.read_text(encoding="utf-8"))
+    return {anchor.rpartition(".")[2] for anchor in pages[page].anchors} | set(words)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_is_in_the_reference(room, named):
+    assert set(importlib.import_module(room).__all__) - {"SUFFIXES"} - named == set()
+
+
+def test_every_name_that_the_docs_import_is_in_the_reference(named):
+    written = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    imported = re.findall(r"^from (sage_snn[\w.]*) import ([^(#\n]+)$", written, re.MULTILINE)
+    names = {(room, name.split(" as ")[0].strip()) for room, names in imported for name in names.split(",")}
+    assert len(names) > 20
+    things = {name: getattr(importlib.import_module(room), name) for room, name in names}
+    assert {name for name, thing in things.items() if not inspect.ismodule(thing)} - named == set()
+
+
+def test_losses_callbacks_and_signals_are_in_the_reference(named):
     assert {"CrossEntropy", "TET", "SumCrossEntropy", "PolicyCallback", "head_entropy"} <= named
