@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from spikingjelly.activation_based import functional, neuron, surrogate
 from torch import nn
 
-from sage_snn import SAGE, Block, DeadZoneTanh, Fixed, Learnable, LIFNode, Random, Statistics
+from sage_snn import SAGE, Block, DeadZoneTanh, Fixed, Learnable, LIFNode, Random, Scheduled, Statistics
 from sage_snn.control import nodes_of
 from sage_snn.kernels import native
 
@@ -105,7 +105,11 @@ def trained(model, attach, steps=20):
 def test_a_policy_that_moves_nothing_changes_no_bit(build):
     losses, weights = trained(build(), lambda model: None)
     assert len(set(losses)) == 20
-    for attach in (Fixed, lambda model: SAGE(model, warmup_steps=3, law=DeadZoneTanh(gain=0.0))):
+    for attach in (
+        Fixed,
+        lambda model: Scheduled(model, start=4.0, end=4.0, steps=5),
+        lambda model: SAGE(model, warmup_steps=3, law=DeadZoneTanh(gain=0.0)),
+    ):
         twin_losses, twin_weights = trained(build(), attach)
         assert twin_losses == losses
         assert all(torch.equal(twin_weights[name], value) for name, value in weights.items())

@@ -7,7 +7,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from sage_snn import ASGL, DS_ATGO, MPD_AGL, SAGE, GainMatched, LearnableConstants, find_layers
+from sage_snn import ASGL, DS_ATGO, MPD_AGL, SAGE, GainMatched, Learnable, LearnableConstants, Scheduled, find_layers
 from sage_snn.layers import NormLIF, StatelessLIF
 
 pytestmark = pytest.mark.slow
@@ -16,8 +16,11 @@ POLICIES = {
     "ASGL": lambda model: ASGL(model, p=0.3),
     "DS_ATGO": DS_ATGO,
     "GainMatched": GainMatched,
+    "Learnable per time step": lambda model: Learnable(model, per="time"),
     "LearnableConstants": LearnableConstants,
     "MPD_AGL": MPD_AGL,
+    "Scheduled": lambda model: Scheduled(model, steps=STEPS),
+    "firing": lambda model: SAGE(model, warmup_steps=0, groups=find_layers(model), source="firing"),
     "gradient": lambda model: SAGE(model, warmup_steps=0, groups=find_layers(model), source="gradient"),
     "membrane": lambda model: SAGE(model, warmup_steps=0, groups=find_layers(model), source="membrane"),
 }
@@ -82,7 +85,7 @@ def test_two_ranks_agree_with_each_other(name, found):
         assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-@pytest.mark.parametrize("name", ["DS_ATGO", "GainMatched", "membrane"])
+@pytest.mark.parametrize("name", ["DS_ATGO", "GainMatched", "firing", "membrane"])
 def test_the_first_step_reads_the_joint_batch(name, found):
     alone, _, _ = train(name, batches()[:1])
     for mine, theirs in zip(found[0][name][0], alone, strict=True):

@@ -15,7 +15,7 @@ CHANGING = [
     {"policy.kind": "learnable_constants", "policy.target": "threshold"},
     {"policy.kind": "learnable_constants", "policy.target": "time_constant", "policy.constants_per": "group"},
 ]
-OTHERS = ["mpd_agl", "asgl", "gain_matched"]
+OTHERS = ["scheduled", "mpd_agl", "asgl", "gain_matched"]
 
 
 def told(settings):
