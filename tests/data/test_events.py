@@ -1,4 +1,6 @@
 import errno
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -102,10 +104,79 @@ def test_missing_files_are_told_with_where_they_come_from_and_go(tmp_path, name)
 def test_a_damaged_recording_ends_in_one_line_and_leaves_nothing_behind(tmp_path):
     cifar10_dvs(tmp_path, 1)
     (tmp_path / "cat" / "cifar10_cat_0.aedat").write_bytes(b"#!AER-DAT2.0\r\n" + bytes(12))
-    with pytest.raises(DataError, match=r"cifar10-dvs: .* cannot be read \(odd number.*\); unpack .* anew") as told:
+    damaged = re.escape(str(tmp_path / "cat" / "cifar10_cat_0.aedat"))
+    with pytest.raises(
+        DataError, match=rf"^cifar10-dvs: {damaged} cannot be read \(odd number.*\); unpack .* anew"
+    ) as told:
         load_data("cifar10-dvs", tmp_path, time_steps=2)
     assert "\n" not in str(told.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(CLASSES)
+
+
+@pytest.mark.parametrize("name", ["trials_to_train.txt", "trials_to_test.txt"])
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{victim}", "is no plain name"),
+        ("../../precious.aedat", "is no plain name"),
+        ("sub/precious.aedat", "is no plain name"),
+        ("..\\precious.aedat", "is no plain name"),
+        (".precious.aedat", "is no plain name"),
+        ("user01_led.txt", "is no plain name"),
+        ("user01\x1b_led.aedat", "is no plain name"),
+        ("user01\rled.aedat", "is no plain name"),
+        ("x" * 5000 + ".aedat", "is no plain name"),
+        ("gone.aedat", r"gone\.aedat and gone_labels\.csv is not in"),
+        ("bare.aedat", r"bare_labels\.csv is not in"),
+    ],
+)
+def test_no_line_of_a_list_of_gestures_leads_out_of_the_folder(tmp_path, name, line, told):
+    place = dvs128_gesture(tmp_path / "a" / "data") / "DvsGesture"
+    for folder in (tmp_path, tmp_path / "a", place, place / "sub"):
+        folder.mkdir(exist_ok=True)
+        for mine in ("precious.aedat", "precious_labels.csv"):  # a recording that can be read
+            shutil.copy(place / mine.replace("precious", "user01_led"), folder / mine)
+        (folder / "precious_0.npz").write_bytes(b"of the user")
+    shutil.copy(place / "user01_led.aedat", place / "bare.aedat")
+    with (place / name).open("a") as file:
+        file.write("\n" + line.format(victim=tmp_path / "precious.aedat") + "\n")
+    with pytest.raises(DataError, match=rf"^dvs128-gesture: .*{name}, line 3: .*{told}.*; unpack .* anew$") as error:
+        load_data("dvs128-gesture", place, time_steps=2)
+    assert max(map(len, str(error.value).splitlines())) < 600
+    assert {path.read_bytes() for path in tmp_path.rglob("precious_0.npz")} == {b"of the user"}
+    assert len(list(tmp_path.rglob("*.npz"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "cannot be read"), (b"\xff", "cannot be read"), (b"\n", "no rec")]
+)
+def test_a_list_of_gestures_that_is_none_is_told(tmp_path, content, told):
+    path = dvs128_gesture(tmp_path) / "DvsGesture" / "trials_to_test.txt"
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match=rf"trials_to_test\.txt .*{told}.*; unpack .* anew"):
+        load_data("dvs128-gesture", tmp_path, time_steps=2)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "zeros"])
+def test_a_recording_that_never_ends_is_not_waited_for(tmp_path, make):
+    n_mnist(tmp_path)
+    make(tmp_path / "Test" / "3" / "zzz.bin")
+    with pytest.raises(DataError, match=r"^n-mnist: .*/Test/3/zzz\.bin is no file .*; remove it, or unpack .* anew"):
+        load_data("n-mnist", tmp_path, time_steps=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("user01_led_labels.csv", "class,start,end\n12,0,9\n1,0,9\n"), ("user24_led_labels.csv", "x\n" + "y" * 5000)],
+)
+def test_a_table_of_labels_that_is_damaged_is_told_by_name_and_in_short(tmp_path, name, content):
+    path = dvs128_gesture(tmp_path) / "DvsGesture" / name
+    path.write_text(content)
+    with pytest.raises(DataError, match=rf"^dvs128-gesture: {re.escape(str(path))} cannot be read") as told:
+        load_data("dvs128-gesture", tmp_path, time_steps=2)
+    assert "extract" not in str(told.value)
+    assert len(str(told.value)) < 900
+    assert [place.name for place in tmp_path.iterdir()] == ["DvsGesture"]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, monkeypatch):

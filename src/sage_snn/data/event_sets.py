@@ -4,11 +4,13 @@ Once, SpikingJelly's reader makes a folder `events_np` of them, an .npz file for
 there already, nothing else is looked at.
 """
 
+import errno
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from .dataset import Data, folder_of
 from .errors import DataError
 from .readers import readers
 from .recordings import Recordings
+from .trials import require_files, require_trials
 
 try:
     import fcntl
@@ -62,7 +65,8 @@ def load_dvs128_gesture(folder: Path | None, frames: int) -> Data:
     """DVS128 Gesture (Amir et al., 2017): 1,176 training and 288 test recordings of 11 gestures, 128 x 128 pixels."""
     if folder is not None and folder.name == "DvsGesture":
         folder = folder.parent  # people point at the unpacked folder itself
-    ready = _prepared("dvs128-gesture", readers().DVS128Gesture, folder, ("DvsGesture",), "unpack DvsGesture.tar.gz")
+    unpack = "unpack DvsGesture.tar.gz"
+    ready = _prepared("dvs128-gesture", readers().DVS128Gesture, folder, ("DvsGesture",), unpack, require_trials)
     numbers = range(len(GESTURES))
     train, test = (_recordings([_files(ready / part / str(i)) for i in numbers], 128, frames) for part in _PARTS)
     return _data("dvs128-gesture", train, test, GESTURES)
@@ -89,7 +93,14 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.npz"), key=lambda path: path.name)
 
 
-def _prepared(name: str, reader: Any, folder: Path | None, parts: Sequence[str], unpack: str) -> Path:
+def _prepared(
+    name: str,
+    reader: Any,
+    folder: Path | None,
+    parts: Sequence[str],
+    unpack: str,
+    check: Callable[[Path, str], None] = require_files,
+) -> Path:
     """The folder with an .npz file for every recording, made of the unpacked `parts` where it is not there yet."""
     cure = f"{unpack} from {reader.resource_url_md5()[0][1]} there"
     folder = folder_of(name, folder, cure)
@@ -103,21 +114,24 @@ def _prepared(name: str, reader: Any, folder: Path | None, parts: Sequence[str],
         missing = ", ".join(part for part in parts if not (folder / part).is_dir())
         raise DataError(f"{name}: {folder} lacks {missing}; {cure}")
     try:
+        for part in parts:
+            check(places[0] / part, cure)
         with _alone(folder):
             if not ready.is_dir():  # or another process has made it meanwhile
                 told = Text(shown(f"{name}: reading the recordings in {folder}, once"))
                 Console(stderr=True).print(told, soft_wrap=True)
-                _make(ready, reader, places[0], parts)
-    except PermissionError as error:
+                _make(ready, reader, places[0], parts, cure)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
+    except OSError as error:
+        why = str(error.strerror or error)[:300]
         raise DataError(
-            f"{name}: cannot write {ready} ({error.strerror}); make the folder writable, this once"
+            f"{name}: cannot write {ready} ({why}); make the folder writable, this once, with room for it"
         ) from None
-    except Exception as error:  # whatever the bytes of a file lead to
-        raise DataError(f"{name}: {places[0]} cannot be read ({error}); {cure} anew") from error
     return ready
 
 
-def _make(ready: Path, reader: Any, place: Path, parts: Sequence[str]) -> None:
+def _make(ready: Path, reader: Any, place: Path, parts: Sequence[str], cure: str) -> None:
     """Beside its place, and moved there when it is whole."""
     for left in ready.parent.glob(f".{READY}-*"):  # by a process that was killed: the lock was free
         shutil.rmtree(left, ignore_errors=True)
@@ -127,8 +141,23 @@ def _make(ready: Path, reader: Any, place: Path, parts: Sequence[str]) -> None:
         whole.mkdir()
         for part in parts:  # only these: the reader takes whatever lies beside them for a class
             (seen / part).symlink_to((place / part).resolve(), target_is_directory=True)
-        reader.create_raw_from_extracted(seen, whole)
+        try:
+            reader.create_raw_from_extracted(seen, whole)
+        except Exception as error:  # whatever the bytes of a file lead to
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            path, why = (str(text).replace(str(seen), str(place)) for text in (_read_when(error, seen), error))
+            raise DataError(f"{path} cannot be read ({why[:300]}); {cure} anew") from error
         whole.rename(ready)
+
+
+def _read_when(error: Exception, folder: Path) -> Path:
+    """Which file below the folder was read when the error came: the readers do not say, and have it in a variable."""
+    if isinstance(error, OSError) and isinstance(error.filename, str | Path):
+        return Path(error.filename)
+    held = [value for frame, _ in traceback.walk_tb(error.__traceback__) for value in frame.f_locals.values()]
+    below = [path for path in held if isinstance(path, Path) and folder in path.parents]
+    return below[-1] if below else folder
 
 
 @contextmanager
