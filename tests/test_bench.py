@@ -126,8 +126,10 @@ def test_overhead_names_its_parts_and_leaves_nothing_attached():
 def test_every_policy_of_the_recipes_is_measured_in_every_size():
     rows = {row.contestant: row for row in policies.policies(Size(16, 2, 4, depth=2, time_steps=2, image=16), 1)}
     assert next(iter(rows)) == "plain step"
-    assert {name.split(" per ")[0] for name in rows} == {"plain step", *POLICIES.names} - {"none"}
-    assert {"learnable", "learnable per layer", "learnable per time"} <= set(rows)
+    assert {name.split(" per ")[0].split(",")[0] for name in rows} == {"plain step", *POLICIES.names} - {"none"}
+    assert {"learnable", "learnable per layer", "learnable per time", "sage per channel"} <= set(rows)
+    assert {"sage, firing rate", "sage, near threshold", "sage, gradient gain"} <= set(rows)
+    assert "learnable_constants, time constant" in rows
     assert "learnable per network" not in rows
     assert all(
         row.note.endswith("% of the step, median difference") for name, row in rows.items() if name != "plain step"

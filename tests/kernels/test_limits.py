@@ -15,24 +15,33 @@ INTEL = {"vendor_id": "GenuineIntel", "cpu family": "6"}
 @pytest.mark.parametrize(
     ("capability", "told", "expected"),
     [
-        ("AVX2", INTEL, limits.USUAL),
+        ("AVX2", INTEL, limits.LONGER_LISTS),
+        ("AVX2", ZEN5, limits.USUAL),
         ("AVX512", ZEN4, limits.USUAL),
         ("AVX512", ZEN5, limits.FAST_LISTS),
         ("AVX512", INTEL, limits.FAST),
-        ("DEFAULT", {}, limits.USUAL),
+        ("DEFAULT", {}, limits.LONGER_LISTS),
     ],
-    ids=["held to AVX2", "in two halves", "AMD in one", "Intel", "unknown"],
+    ids=["Intel held to AVX2", "AMD held to AVX2", "in two halves", "AMD in one", "Intel", "unknown"],
 )
 def test_limits_are_lower_where_dense_products_are_faster(monkeypatch, capability, told, expected):
     monkeypatch.setattr(machine, "_line", lambda key: told.get(key, ""))
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert limits._limits.__wrapped__() is expected
-    for lower, higher in ((limits.FAST, limits.FAST_LISTS), (limits.FAST_LISTS, limits.USUAL)):
-        assert lower.forward < higher.forward
-        assert lower.gradient < higher.gradient
+    in_order = limits.FAST, limits.LONGER_LISTS, limits.USUAL
+    assert [rule.forward for rule in in_order] == sorted(rule.forward for rule in in_order)
+    assert [rule.gradient for rule in in_order] == sorted(rule.gradient for rule in in_order)
 
 
-@pytest.fixture(params=[limits.USUAL, limits.FAST, limits.FAST_LISTS], ids=["usual", "fast", "fast lists"])
+RULES = {
+    "usual": limits.USUAL,
+    "longer lists": limits.LONGER_LISTS,
+    "fast": limits.FAST,
+    "fast lists": limits.FAST_LISTS,
+}
+
+
+@pytest.fixture(params=RULES.values(), ids=RULES)
 def rule(request, monkeypatch):
     monkeypatch.setattr(limits, "_limits", lambda: request.param)
     return request.param

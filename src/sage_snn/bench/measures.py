@@ -50,7 +50,7 @@ def training(
     """A training step: SpikingJelly, also channels last and accelerated; ours, dense, without kernels; compiled."""
     for size in sizes:
         models = _in_both_layouts(size.ours()) | {
-            "SpikingJelly, accelerated": accelerate(size.theirs()),
+            "SpikingJelly, accelerated": accelerate(channels_last(size.theirs())),
             "ours": size.ours(),
         }
         contestants = {name: training_step(model, size) for name, model in models.items()} | {

@@ -15,6 +15,11 @@ TURN = 2  # steps of a turn, for those that act in every step; others have a tur
 LONGEST = 64  # steps of a turn
 # Where a default is made for long epochs: the same share of the steps in short ones.
 SHORTENED: dict[str, dict[str, Any]] = {"dgs": {"search_batches": 2}}  # of 20 steps, as 200 of five epochs of CIFAR-10
+# What else is read, or written: one of each source, and the target that is not the default.
+OTHERWISE = {
+    "sage": [("signal", "firing_rate"), ("signal", "near_threshold"), ("signal", "gradient_gain")],
+    "learnable_constants": [("target", "time_constant")],
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ def policies(size: Contest, repetitions: int) -> Iterator[Row]:
 
 
 def parts() -> Iterator[tuple[str, PolicyPart]]:
-    """Name and settings: each kind as it is by default, and in every other size of what it sets (`per`)."""
+    """Name and settings: each kind as it is by default, in every other size of what it sets (`per`), and otherwise."""
     for kind, part in POLICIES.kinds.items():
         if kind == "none":
             continue
@@ -63,6 +68,8 @@ def parts() -> Iterator[tuple[str, PolicyPart]]:
             if field == "per" or field.endswith("_per"):
                 others = [value for value in get_args(info.annotation) if value != info.default]
                 yield from ((f"{kind} per {value}", _made(part, settings | {field: value})) for value in others)
+        for field, value in OTHERWISE.get(kind, []):
+            yield f"{kind}, {value.replace('_', ' ')}", _made(part, settings | {field: value})
 
 
 def _made(part: Any, settings: dict[str, Any]) -> PolicyPart:

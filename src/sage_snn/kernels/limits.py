@@ -25,9 +25,11 @@ class Limits:
     least_gradient: int
 
 
-# Dense products of 150 to 180 GFLOP/s on two cores: AVX2, and AVX-512 in two halves (Zen 4). They are as fast as lists
-# near 300 to 450 (forward) and 200 to 300 (gradients), and at any rate if there are few weights.
+# Dense products of 150 to 180 GFLOP/s on two cores: AMD's with AVX2, and with AVX-512 in two halves (Zen 4). They are as
+# fast as lists near 300 to 450 (forward) and 200 to 300 (gradients), and at any rate if there are few weights.
 USUAL = Limits(forward=300, gradient=200, packed=400, least_forward=8192, least_gradient=16384)
+# As fast, with AVX2 on others, whose lists take longer in token-wise maps: near 180 to 200 and more, and 150 to 200.
+LONGER_LISTS = Limits(forward=180, gradient=150, packed=240, least_forward=8192, least_gradient=16384)
 # Of 250 GFLOP/s and more, with two units of 512 bits: near 180 to 300, and 90 to 190.
 FAST = Limits(forward=160, gradient=90, packed=200, least_forward=8192, least_gradient=32768)
 # Of 400 to 500 GFLOP/s on AMD's with two units of 512 bits (Zen 5), whose lists are as much faster: near 250 and more,
@@ -48,6 +50,6 @@ def gradient_limit(weight: torch.Tensor) -> int:
 
 @cache
 def _limits() -> Limits:
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or halves_wide_vectors():
-        return USUAL
-    return FAST_LISTS if is_amds() else FAST
+    if torch.backends.cpu.get_cpu_capability() == "AVX512" and not halves_wide_vectors():
+        return FAST_LISTS if is_amds() else FAST
+    return USUAL if is_amds() else LONGER_LISTS
