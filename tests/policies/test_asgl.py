@@ -110,7 +110,10 @@ def test_heights_at_the_threshold():
 
 def test_p_of_zero_is_learnable_per_layer_to_the_bit():
     mixed, learnt = Pair(), Pair()
-    train(mixed, ASGL(mixed, p=0.0), 20)
+    policy = ASGL(mixed, p=0.0)
+    assert policy.remarks(20) == []
+    assert "forward pass" not in str(policy)
+    train(mixed, policy, 20)
     train(learnt, Learnable(learnt, per="layer"), 20)
     assert all(torch.equal(value, learnt.state_dict()[name]) for name, value in mixed.state_dict().items())
 
@@ -131,6 +134,9 @@ def test_values_are_smooth_in_training_and_spikes_in_eval_mode(make):
         model.eval()
         assert torch.equal(model(batch(0)), plain.eval()(batch(0)))
         assert "a plain loop over time, for which there is no kernel" in str(policy)
+        [remark] = policy.remarks(10)
+        assert remark.startswith("changes the forward pass in training only: a share of 0.5 of the values is smooth")
+        assert remark in str(policy)
     assert torch.equal(model.train()(batch(0)), plain.train()(batch(0)))
     assert all(type(node.surrogate_function) is surrogate.Sigmoid for node in nodes_of(model))
 

@@ -107,6 +107,7 @@ def test_constants_are_the_networks_and_stay_with_it():
     assert {name for name, _ in model.named_parameters()} >= {"first.lif.threshold", "second.lif.threshold"}
     assert set(model.state_dict()) - before == {"first.lif.threshold", "second.lif.threshold"}
     assert "changes the forward pass: the thresholds are parameters of the network" in str(policy)
+    assert "so the deployed network differs" in str(policy)
     assert policy.slopes.tolist() == [4.0, 4.0]
     train(model, policy, 3)
     policy.remove()

@@ -138,7 +138,8 @@ def test_a_momentum_of_zero_changes_no_bit(kernels):
 def test_thresholds_belong_to_the_network_and_slopes_do_not():
     model = Pair()
     policy = DS_ATGO(model)
-    assert "changes the forward pass" in str(policy)
+    assert "changes the forward pass: the thresholds are the network's own" in str(policy)
+    assert "so the deployed network differs" in str(policy)
     assert "2 of 2 pairs of BatchNorm and neuron fused" in str(policy)
     train(model, policy, 3)
     policy.remove()

@@ -64,9 +64,15 @@ class ASGL(Learnable):
         self._masks.generator.set_state(state["generator"].cpu())
 
     def describe(self) -> str:
-        """How much is smooth, besides what every policy tells."""
-        told = f"a share of {self.p:g} of the values is smooth in training, none in eval mode"
-        return f"{super().describe()}\n  {told}"
+        """How much is smooth, and when, besides what every policy tells."""
+        return "\n".join([super().describe(), *(f"  {line}" for line in self.remarks(0))])
+
+    def remarks(self, steps: int) -> list[str]:
+        """That the forward pass differs in training, and in training only."""
+        if not self.p:
+            return []
+        told = f"a share of {self.p:g} of the values is smooth there, none in eval mode and in the deployed network"
+        return [f"changes the forward pass in training only: {told}"]
 
 
 def _require_mixable(nodes: Sequence[nn.Module]) -> None:

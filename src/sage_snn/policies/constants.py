@@ -96,7 +96,8 @@ class LearnableConstants(Policy):
     def remarks(self, steps: int) -> list[str]:
         """That the deployed network differs."""
         constants = "thresholds" if self.target == "threshold" else "time constants"
-        return [f"changes the forward pass: the {constants} are parameters of the network and stay with it"]
+        kept = f"the {constants} are parameters of the network and stay with it"
+        return [f"changes the forward pass: {kept}, so the deployed network differs"]
 
     @property
     def _open_nodes(self) -> list[Any]:

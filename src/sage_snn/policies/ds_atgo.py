@@ -101,7 +101,8 @@ class DS_ATGO(PerNode):  # noqa: N801 (its published name)
 
     def remarks(self, steps: int) -> list[str]:
         """That the deployed network differs."""
-        return ["changes the forward pass: the thresholds are the network's own, in its state dict, and stay with it"]
+        kept = "the thresholds are the network's own, in its state dict, and stay with it"
+        return [f"changes the forward pass: {kept}, so the deployed network differs"]
 
     def remove(self) -> None:
         """Stop reading and take the slopes off; thresholds stay with the network."""
