@@ -365,7 +365,8 @@ def test_a_network_without_attention_has_no_heads_and_no_tokens(per):
 @pytest.mark.parametrize("per", FINER)
 def test_nodes_that_keep_one_number_are_refused_with_the_cure(jelly, per):
     model = jelly()
-    with pytest.raises(ValueError, match=r"keeps its slope as one number; build the network with sage_snn.LIFNode"):
+    told = r"LIFNode of spikingjelly\.\S+ keeps its slope as one number; build the network with sage_snn\.LIFNode"
+    with pytest.raises(ValueError, match=told):
         SAGE(model, warmup_steps=0, per=per, **FINER[per])
     SAGE(model, warmup_steps=0).remove()
 

@@ -129,7 +129,8 @@ def test_norms_are_found_in_our_networks_and_in_spikingjellys(ours):
     assert len(find_norms(jelly)) == len(nodes_of(jelly))
     assert find_norms(jelly)[jelly.layer1[0].sn2] is jelly.layer1[0].bn2
     assert find_norms(jelly)[jelly.layer2[0].downsample_sn] is jelly.layer2[0].downsample[1]
-    with pytest.raises(ValueError, match=r"LIFNode in place of LIFNode; sage_snn\.deploy\.accelerate"):
+    theirs = r"sage_snn\.neurons\.LIFNode in place of LIFNode of spikingjelly\.activation_based\.neuron"
+    with pytest.raises(ValueError, match=theirs + r".*spiking_neuron=sage_snn\.LIFNode, .*deploy\.accelerate\(model\)"):
         MPD_AGL(jelly, time_steps=2)
     with MPD_AGL(accelerate(jelly), time_steps=2):
         jelly(torch.randn(2, 2, 3, 32, 32)).sum().backward()

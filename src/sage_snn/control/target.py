@@ -74,7 +74,7 @@ class NodeSlopes:
         """Give some nodes, by their indices, a slope that is finer than one number."""
         for index in slopes:
             if not self.takes_tensor[index]:
-                kind = type(self.nodes[index]).__name__
+                kind = f"{type(self.nodes[index]).__name__} of {type(self.nodes[index]).__module__}"
                 raise ValueError(
                     f"{kind} keeps its slope as one number; build the network with sage_snn.LIFNode and a surrogate "
                     f"among {', '.join(SHAPES)}, call sage_snn.deploy.accelerate(model), or pass per='group'"
@@ -89,10 +89,11 @@ class NodeSlopes:
                 kind = type(node.surrogate_function).__name__
                 raise ValueError(f"no gradient is defined for the slope of {kind}; use one of {', '.join(SHAPES)}")
             if every_step and not isinstance(node, LIFNode):
-                kind = type(node).__name__
+                kind = f"{type(node).__name__} of {type(node).__module__}"
                 raise ValueError(
-                    f"a slope per time step needs sage_snn.neurons.LIFNode in place of {kind}; "
-                    "sage_snn.deploy.accelerate(model) turns SpikingJelly's LIF nodes into it"
+                    f"a slope per time step needs sage_snn.neurons.LIFNode in place of {kind}; build the network with "
+                    "spiking_neuron=sage_snn.LIFNode, or call sage_snn.deploy.accelerate(model), which turns "
+                    "SpikingJelly's LIF nodes into ours"
                 )
 
     def learn(self, slopes: Iterable[Slope]) -> None:
