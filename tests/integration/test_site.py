@@ -115,6 +115,19 @@ def test_the_search_works_from_the_folder_alone(site):
         assert opened.get_log("browser") == []
 
 
+def test_the_gain_by_a_compiler_that_is_told_is_that_of_the_tables():
+    gains = []
+    for file in (ROOT / "docs").glob("performance*.json"):
+        rows = [
+            row for row in json.loads(file.read_text(encoding="utf-8"))["rows"] if "training step" in row["measure"]
+        ]
+        seconds = {(row["contestant"], row["size"]): row["minimum"] for row in rows}
+        ours = [size for contestant, size in seconds if contestant == "ours" and ("ours, torch twin", size) in seconds]
+        gains += [seconds["ours, torch twin", size] / seconds["ours", size] for size in ours]
+    told = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    assert f"a training step on a CPU is {min(gains):.1f} to {max(gains):.1f} times as fast" in told
+
+
 def test_equations_are_drawn_by_the_browser_itself(site):
     page = (site / "equations.html").read_text(encoding="utf-8")
     assert page.count("<math") > 10
