@@ -1,5 +1,6 @@
 """What commands print: whole in eighty columns, and plain where no terminal is."""
 
+import json
 import re
 import sys
 
@@ -86,6 +87,15 @@ def test_the_state_of_every_run_is_a_line(printed, columns):
     lines = printed("study", "status", "table1-small", columns=columns)
     rows = [line for line in lines if re.search(r" waiting +0/5", line)]
     assert [row.split()[0] for row in rows] == [planned.key for planned in load_study("table1-small").runs()]
+
+
+def test_all_layers_of_a_network_are_told_apart_in_eighty_columns(printed):
+    names = json.loads("\n".join(printed("eval", "shipped:digits", "--json", columns=None)))["layers"]
+    lines = printed("eval", "shipped:digits", columns=80)
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert not any("…" in line for line in lines)
+    first = lines.index(next(line for line in lines if line.startswith("stem.stages.0 ")))
+    assert [line.split()[0] for line in lines[first : first + len(names)]] == list(names)
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,19 @@ def test_the_tables_show_every_layer(assessment):
     assert "blocks.1.mlp.second" in text
 
 
+@pytest.mark.parametrize(
+    ("operations", "shown"),
+    [(0, "·"), (0.25, "0.25"), (640, "640"), (999.9, "1 k"), (4608, "4.61 k"), (999_999, "1 M"), (3.7e9, "3.7 G")],
+)
+def test_operations_are_shown_with_three_digits(operations, shown):
+    assert f" {shown} " in told(head=Layer(acs=operations, macs=7.0, ann_macs=8.0))
+
+
+def test_a_long_name_is_folded_and_not_cut():
+    name = "stages.3." + "blocks.1." * 20 + "attention.projection"
+    assert name in "".join(line.split()[0] for line in told(**{name: Layer(acs=2.0)}).splitlines() if line.strip())
+
+
 def test_many_classes_show_the_pairs_mistaken_most():
     classes = tuple(f"[kind {i}]" for i in range(50))
     confusion = torch.eye(50, dtype=torch.int64)

@@ -1,5 +1,6 @@
 """How good a trained network is and what it costs: accuracy, confusion, firing rates, operations, energy."""
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from .run import Run, Which
 from .work import Work, measure_work
 
 COUNTED_IMAGES = 256  # operations vary little from image to image, and counting takes several times a forward pass
+UNITS = ("", " k", " M", " G", " T")  # thousands, millions ...
 SHOWN_CLASSES = 12  # a larger confusion matrix fits no screen
 
 
@@ -158,9 +160,10 @@ def _confusion(assessment: Assessment) -> Table:
 
 
 def _layers(activity: Activity, work: Work | None) -> Table:
-    table = sheet("layer", title=f"per layer and image, on {activity.images} images")
-    for name in ("firing rate", "SOPs (AC)", "MACs", "MACs as ANN", *(("done here", "µs") if work else ())):
-        table.add_column(name, justify="right")
+    table = sheet(title=f"per layer and image, on {activity.images} images")
+    table.add_column("layer", overflow="fold")  # to its last letter, whatever the terminal's width
+    for name in ("firing\nrate", "SOPs\n(AC)", "MACs", "MACs\nas ANN", *(("done\nhere", "µs") if work else ())):
+        table.add_column(name, justify="right", no_wrap=True)
     for name, layer in activity.layers.items():
         rate = "" if layer.firing_rate is None else f"{layer.firing_rate:.1%}"
         done = work and work.layers.get(name)
@@ -210,4 +213,9 @@ def _energy(activity: Activity, is_events: bool) -> str:
 
 
 def _count(operations: float) -> str:
-    return f"{operations:,.0f}" if operations else "·"
+    """Three digits, such as 1.18 M; the JSON has them all."""
+    if not operations:
+        return "·"
+    rounded = float(f"{operations:.3g}")
+    power = min(max(int(math.log10(rounded) // 3), 0), len(UNITS) - 1)
+    return f"{rounded / 1000**power:.3g}{UNITS[power]}"
