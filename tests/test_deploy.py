@@ -8,8 +8,10 @@ import torch
 from safetensors.torch import load_file
 from spikingjelly.activation_based import functional, layer, neuron
 from torch import nn
+from typer.testing import CliRunner
 
 from sage_snn import SAGE, LIFNode
+from sage_snn.cli import app
 from sage_snn.deploy import ExportError, accelerate, export, fuse
 from sage_snn.deploy.plain import PlainLIF, plain
 from sage_snn.encoding import SignedPoisson
@@ -440,3 +442,16 @@ def test_accelerated_nodes_take_events_counted_in_whole_numbers():
     found = accelerate(nn.Sequential(neuron.LIFNode(step_mode="m")))(events)
     assert found.dtype == expected.dtype
     assert torch.equal(found, expected)
+
+
+def test_a_run_is_exported_with_int8_weights_from_the_command_line(tmp_path):
+    sizes = {}
+    for weights in ("float32", "int8"):
+        path = tmp_path / f"{weights}.onnx"
+        typed = ["export", "shipped:digits", "--to", "onnx", "--weights-as", weights, "--out", str(path)]
+        result = CliRunner().invoke(app, typed)
+        assert result.exit_code == 0, result.output
+        sizes[weights] = path.stat().st_size
+    (logits,) = run_onnx(tmp_path / "int8.onnx", torch.rand(3, 1, 8, 8))
+    assert logits.shape == (3, 10)
+    assert sizes["int8"] < 0.5 * sizes["float32"]
