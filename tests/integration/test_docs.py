@@ -1,5 +1,6 @@
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -97,12 +98,31 @@ def test_each_of_the_twenty_choices_is_marked_in_the_code():
     assert {int(number) for number in re.findall(r"Choice: decision (\d+)", code)} == set(range(1, CHOICES + 1))
 
 
-def test_every_file_of_the_layout_exists():
-    layout = prose(ROOT / "CONTRIBUTING.md").partition("## Layout")[2].partition("## ")[0]
-    cells = re.findall(r"^\| (`[^|]+) \|", layout, re.MULTILINE)
+def section(page, heading):
+    return prose(page).partition(f"## {heading}")[2].partition("## ")[0]
+
+
+def rooms():
+    """Top-level modules and packages."""
+    found = [path for path in (ROOT / "src" / "sage_snn").iterdir() if path.suffix == ".py" or path.is_dir()]
+    return {path.stem for path in found if not path.name.startswith("_")}
+
+
+def test_the_layout_has_every_file_that_there_is_and_no_other():
+    cells = re.findall(r"^\| (`[^|]+) \|", section(ROOT / "CONTRIBUTING.md", "Layout"), re.MULTILINE)
     names = [name for cell in cells for name in re.findall(r"`([\w/.]+)`", cell)]
-    assert names
     assert [name for name in names if not (ROOT / "src" / "sage_snn" / name).exists()] == []
+    assert rooms() - {name.removesuffix(".py").strip("/") for name in names} == set()
+
+
+def test_the_import_contract_is_told_as_it_is_checked():
+    chain = re.search(r"^`([^`]*←[^`]*)`$", section(ROOT / "CONTRIBUTING.md", "Import contract"), re.MULTILINE)
+    told = [set(re.findall(r"\w+", layer)) for layer in reversed(chain[1].split("←"))]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    assert told == [set(re.findall(r"\w+", layer)) for layer in contracts[0]["layers"]]
+    assert set().union(*told) == rooms()
 
 
 def test_the_studies_of_ones_own_can_be_run():
