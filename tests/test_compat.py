@@ -1,5 +1,7 @@
 """What others do not promise, and we rely on: the first tests to fail when they change it."""
 
+import types
+
 import torch
 from spikingjelly.activation_based import neuron
 from torch import nn
@@ -37,6 +39,25 @@ def test_hooks_on_what_autograd_keeps_are_seen():
     assert not compat.has_saved_tensor_hooks()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
         assert compat.has_saved_tensor_hooks()
+
+
+def test_a_region_of_checkpointing_and_its_replay_are_told_from_each_other_and_from_the_rest():
+    seen = []
+
+    def look(x):
+        seen.append(compat.checkpointed_region())
+        return x.square()
+
+    x = torch.ones(2, requires_grad=True)
+    for _ in range(2):
+        checkpoint(look, x, use_reentrant=False).sum().backward()
+    assert None not in seen
+    assert len(set(map(id, seen))) == 4  # all still held: two passes, two replays
+    checkpoint(look, x, use_reentrant=True).sum().backward()
+    assert seen[4:] == [None, None]
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert compat.checkpointed_region() is None
+    assert compat.checkpointed_region() is None
 
 
 def test_versions_count_changes_in_place():
@@ -119,3 +140,28 @@ def test_somebody_who_looks_at_every_operation_is_seen():
     with FlopCounterMode(display=False):
         assert compat.has_dispatch_mode()
     assert not compat.has_dispatch_mode()
+
+
+def test_a_profiler_that_writes_down_what_is_called_is_seen():
+    assert not compat.is_profiling()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert compat.is_profiling()
+    assert not compat.is_profiling()
+
+
+def codes(code):
+    """A function's code and that of all functions defined in it."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return [code, *(found for part in inner for found in codes(part))]
+
+
+def test_a_module_is_known_by_the_forward_that_torch_gives_it_with_a_cuda_graph():
+    module = nn.Linear(1, 1)
+    assert not compat.is_graphed(module)
+    # There is no capturing without a GPU: torch's own function, in the place where torch puts it.
+    [code] = [c for c in codes(torch.cuda.make_graphed_callables.__code__) if c.co_name == "new_fwd"]
+    cells = tuple(types.CellType() for _ in code.co_freevars)
+    module.forward = types.FunctionType(code, {}, closure=cells)
+    assert compat.is_graphed(module)
+    module.forward = lambda x: x
+    assert not compat.is_graphed(module)
