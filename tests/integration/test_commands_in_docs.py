@@ -1,7 +1,8 @@
-"""Whoever copies a command from the README or from the docs gets one that exists."""
+"""Whoever copies a command from the README or from the docs gets one that exists; and the README stays short."""
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from sage_snn.recipes import shipped_recipes
 from sage_snn.studies import shipped_studies
 
 ROOT = Path(__file__).parents[2]
+SCREEN = 80  # lines: a large one
 DOCS = sorted(page for page in (ROOT / "docs").rglob("*.md") if "runs" not in page.parts[len(ROOT.parts) :])
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(?:^|\s)(?:sage-snn|-m sage_snn)\s")
+COMMAND = re.compile(r"(?:^|\s)(?:sage-snn|-m sage_snn)\s+(?=\S)")
 
 
 def commands(page):
@@ -50,3 +52,21 @@ def test_commands_are_found_where_they_stand():
 def test_what_is_none_is_refused(words):
     with pytest.raises(Exception, match=r"trian|Missing|polcy|gif"):
         parse(words.split())
+
+
+def test_the_page_of_commands_has_every_command():
+    told = {words[0] for words in commands(ROOT / "docs" / "commands.md")}
+    assert told == set(typer.main.get_command(app).commands)
+
+
+def test_every_extra_is_told_of_and_no_other():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = set(project["optional-dependencies"]) - {"dev", "docs"}  # for those who work on the package
+    start, readme = ((ROOT / page).read_text(encoding="utf-8") for page in ("docs/start.md", "README.md"))
+    assert set(re.findall(r'pip install "sage-snn\[(\w+)\]"', start)) == extras
+    [sentence] = re.findall(r"^Extras: (.*?)\. ", readme, re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", sentence)) == extras
+
+
+def test_the_readme_is_a_screen():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= SCREEN
