@@ -113,10 +113,19 @@ def test_a_run_without_any_weights_says_how_to_go_on(folder):
         open_run(folder).network()
 
 
-def test_a_missing_best_is_named(folder):
+def test_a_missing_best_is_named_and_what_to_do_without_it(folder):
     (folder / "best.safetensors").unlink()
-    with pytest.raises(RunError, match=r"no best\.safetensors"):
+    with pytest.raises(RunError, match=r"no best\.safetensors, only model\.safetensors; leave out --weights"):
         open_run(folder).network("best")
+    (folder / "summary.json").unlink()
+    with pytest.raises(RunError, match=r"no best\.safetensors yet; .* go on with --resume$"):
+        open_run(folder).network("best")
+
+
+def test_a_shipped_run_says_which_weights_it_has():
+    with pytest.raises(RunError, match=r"^digits has no best\.safetensors, only model\.safetensors; leave out") as told:
+        load("shipped:digits", "best")
+    assert "--resume" not in str(told.value)
 
 
 def test_a_torn_weights_file_is_reported(folder):

@@ -142,7 +142,9 @@ class Run:
         if path.is_file():
             load_weights(network, path)
         elif which == "best":
-            raise RunError(f"{self.folder.path} has no {path.name} yet; it is written after the first epoch: --resume")
+            cure = f", only {self.folder.weights.name}; leave out --weights best to use that"
+            yet = " yet; it is written after the first epoch: go on with --resume"
+            raise RunError(f"{self.name} has no {path.name}{cure if self.folder.has_summary else yet}")
         else:
             self._load_from_checkpoint(network)
         return network.eval()
