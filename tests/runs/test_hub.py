@@ -54,6 +54,14 @@ def test_an_unfinished_run_is_not_published(tmp_path, tiny, interrupted):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("content", ["[1]", "{", "9" * 5000, "{}", '{"last_top1": "97.5"}'])
+def test_a_run_whose_summary_is_damaged_is_not_published(finished, tmp_path, content):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    (folder / "summary.json").write_text(content)
+    with pytest.raises(RunError, match=r"summary\.json (cannot be read|lacks) .*; copy it again"):
+        write_folder(open_run(folder), tmp_path / "out")
+
+
 def test_folders_of_this_machine_are_not_published(finished, tmp_path):
     copy = shutil.copytree(finished, tmp_path / "run")
     fields = yaml.safe_load((copy / "recipe.yaml").read_text())

@@ -70,5 +70,11 @@ def _recipe(run: Run) -> dict[str, Any]:
 
 
 def _summary(run: Run, which: Which, weights: Path) -> dict[str, Any]:
-    told = run.folder.summary() or {}
+    path = run.folder.path / "summary.json"
+    try:
+        told = run.folder.summary() or {}
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({str(error)[:300]}); copy it again") from None
+    if not isinstance(told.get(f"{which}_top1"), int | float):
+        raise RunError(f"{path} lacks the accuracy {which}_top1; copy it again")
     return told | {"published": which, "weights": {weights.name: file_digest(weights)}}
