@@ -1,4 +1,4 @@
-"""Two processes that train together, stopped within an epoch, on machines that share no disk."""
+"""Two processes that train together, stopped within an epoch and between two, on machines that share no disk."""
 
 import shutil
 import subprocess
@@ -36,6 +36,13 @@ def test_a_run_of_two_ranks_stopped_within_an_epoch_resumes_to_the_same_bits(tra
     assert said.count("stopped after step 2 of epoch 2; go on with --resume") == 2
     assert same_run(folder / "0" / "whole", folder / "0" / "parts")
     assert len(list((folder / "0" / "whole" / "observations").glob("*.parquet"))) == 2
+
+
+def test_a_run_of_two_ranks_resumes_from_between_two_epochs_to_the_same_bits(trained, same_run):
+    folder, said = trained
+    assert said.count("left is step 0 of epoch 2") == 1
+    assert same_run(folder / "0" / "whole", folder / "0" / "boundary")
+    assert len(list((folder / "0" / "boundary" / "observations").glob("*.parquet"))) == 2
 
 
 def test_only_the_first_rank_writes(trained):
