@@ -4,19 +4,21 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from email import message_from_bytes
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sage_snn"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BLOCK = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
 # Without the optimiser the kernels compile in a third of the time; what is asked here is whether they do.
 QUICKLY = "from sage_snn.kernels import native\nnative.FLAGS = [f.replace('-O3', '-O0') for f in native.FLAGS]\n"
@@ -30,7 +32,7 @@ class Built(NamedTuple):
 
 
 class Home(NamedTuple):
-    """An environment that has the wheel, and of the developer's own only what the wheel depends on."""
+    """An environment that has the wheel, and of the developer's own only what the wheel depends on: no extras."""
 
     python: Path
     command: Path
@@ -58,6 +60,22 @@ def built(tmp_path_factory):
     return Built(*out.glob("*.tar.gz"), *out.glob("*.whl"))
 
 
+def brought(requirements, extras=("",), found=None):
+    """What pip brings for these requirements, with all that it depends on, as it is installed here."""
+    found = {} if found is None else found
+    for need in map(Requirement, requirements):
+        key = canonicalize_name(need.name), *sorted(need.extras)
+        if key not in found and (need.marker is None or any(need.marker.evaluate({"extra": e}) for e in extras)):
+            found[key] = distribution(need.name)
+            brought(found[key].requires or [], ("", *need.extras), found)
+    return found
+
+
+def places(found):
+    """Where the modules of these lie, beside each other; their scripts do not."""
+    return {one.locate_file(file.parts[0]) for one in found.values() for file in one.files if file.parts[0] != ".."}
+
+
 @pytest.fixture(scope="module")
 def home(built, tmp_path_factory):
     folder = tmp_path_factory.mktemp("home")
@@ -66,8 +84,8 @@ def home(built, tmp_path_factory):
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, built.wheel], check=True, timeout=600)
     [packages] = (folder / "venv").glob("lib/python*/site-packages")
-    # A line of a .pth is a folder to import from; the editable install, a .pth of that folder, is not followed.
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    for place in places(brought(PROJECT["dependencies"])):
+        (packages / place.name).symlink_to(place)
     (folder / "work").mkdir()
     return Home(python, folder / "venv" / "bin" / "sage-snn", folder / "work")
 
@@ -133,6 +151,16 @@ def test_the_block_of_the_readme_runs_from_the_wheel_with_kernels_that_it_brough
     assert kernels.startswith("compiled with ")
     assert "compiling its kernels" in done.stderr
     assert len(list(tmp_path.rglob("kernels-*.so"))) == 1
+
+
+def test_the_tests_of_the_wheel_run_without_any_extra(home):
+    extras = PROJECT["optional-dependencies"]
+    asked = [need for name in extras.keys() - {"all", "dev"} for need in extras[name]]
+    alone = places(brought(asked)) - places(brought(PROJECT["dependencies"]))
+    modules = {place.name.partition(".")[0] for place in alone if place.suffix != ".dist-info"}
+    assert {"ray", "onnx", "nir", "wandb", "mlflow", "ipywidgets"} <= modules
+    code = "import sys; from importlib.util import find_spec; print('found:', *filter(find_spec, sys.argv[1:]))"
+    assert home.run(home.python, "-c", code, *sorted(modules)).stdout.strip() == "found:"
 
 
 def test_an_import_from_the_wheel_is_light(home):
