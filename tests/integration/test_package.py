@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "sage_snn"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+START = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 BLOCK = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
 # Without the optimiser the kernels compile in a third of the time; what is asked here is whether they do.
 QUICKLY = "from sage_snn.kernels import native\nnative.FLAGS = [f.replace('-O3', '-O0') for f in native.FLAGS]\n"
@@ -179,3 +182,35 @@ def test_the_command_line_works_from_the_wheel(home):
     page = (home.folder / "runs" / "demo" / "report.html").read_text(encoding="utf-8")
     css = (SOURCE / "studies" / "page" / "page.css").read_text(encoding="utf-8")
     assert css.split("{")[0].strip() in page
+
+
+def test_the_first_five_minutes_work_from_the_wheel(home):
+    """Those of docs/start.md, with networks and trainings as small as they can be."""
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```$", START, re.M | re.S))
+    done = home.run(home.python, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert (home.folder / "mine.npz").is_file()
+
+    small = {"epochs": 1, "warmup_epochs": 0, "max_steps_per_epoch": 2, "test_images": 40, "threads": 1}
+    train, evaluate, study = (line for line in START.splitlines() if re.match("sage-snn (train|eval|study)", line))
+    settings = [part for key, value in small.items() for part in ("--set", f"{key}={value}")]
+    for words in ([*shlex.split(train), *settings], shlex.split(evaluate)):
+        done = home.run(home.command, *words[1:])
+        assert done.returncode == 0, done.stderr
+    assert re.search(r"top-1 +\d", done.stdout)
+
+    [written] = re.findall(r"^```yaml\n(.*?)^```$", START, re.M | re.S)
+    two = yaml.safe_load(written)
+    two["settings"], two["axes"]["seed"] = small, [1]
+    (home.folder / "two.yaml").write_text(yaml.safe_dump(two))
+    done = home.run(home.command, *shlex.split(study)[1:])
+    assert done.returncode == 0, done.stderr
+    page = (home.folder / "runs" / "studies" / "two" / "report.html").read_text(encoding="utf-8")
+    assert {"fixed", "sage"} <= set(re.findall(r"<td>(\w+)", page))
+
+
+def test_what_needs_an_extra_says_which(home):
+    done = home.run(home.command, "export", "shipped:digits", "--to", "onnx", "--out", home.folder)
+    assert done.returncode == 1
+    assert 'pip install "sage-snn[export]"' in done.stderr
+    assert "Traceback" not in done.stderr
