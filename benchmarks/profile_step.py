@@ -1,8 +1,10 @@
 """Where the time of a training step goes: share of each kind of operation, ours and SpikingJelly's.
 
 python benchmarks/profile_step.py
+python benchmarks/profile_step.py --compile     # both under torch.compile
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -21,6 +23,7 @@ KINDS = {  # the first that a name holds, in this order
     "attention products": ("bmm", "sage_snn::mix"),
     "pooling": ("max_pool", "sage_snn::pool"),
     "copies and layouts": ("copy_", "contiguous", "clone", "cat", "fill_", "zero_"),
+    "written by the compiler": ("Compiled",),  # what torch.compile made of all the rest, neurons included
 }
 STEPS = 5
 
@@ -30,8 +33,9 @@ def kind_of(name: str) -> str:
     return next((kind for kind, parts in KINDS.items() if any(part in name for part in parts)), "the rest")
 
 
-def shares(step: Callable[[], None]) -> dict[str, float]:
-    """Kind -> percent of the time spent in operations themselves; Python between them counts as the rest."""
+def shares(step: Callable[[], None]) -> tuple[float, dict[str, float]]:
+    """Milliseconds, and kind -> percent of what operations take themselves; Python between them counts as the rest."""
+    step()
     step()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         for _ in range(STEPS):
@@ -39,15 +43,18 @@ def shares(step: Callable[[], None]) -> dict[str, float]:
     times: defaultdict[str, float] = defaultdict(float)
     for event in found.key_averages():
         times[kind_of(event.key)] += event.self_cpu_time_total
-    return {kind: 100 * times[kind] / sum(times.values()) for kind in (*KINDS, "the rest")}
+    whole = sum(times.values())
+    return whole / STEPS / 1000, {kind: 100 * times[kind] / whole for kind in (*KINDS, "the rest")}
 
 
 def main() -> None:
-    """A line per network and contestant."""
+    """A line per network and contestant: milliseconds of a step under the profiler, and where they go."""
     for size in map(Stated, (LARGE, MIDDLE, SMALL)):
         for name, build in (("SpikingJelly", size.theirs), ("ours", size.ours)):
-            found = shares(training_step(build(), size))
-            print(f"{size}, {name}: " + ", ".join(f"{kind} {share:.0f} %" for kind, share in found.items()), flush=True)
+            model = torch.compile(build()) if "--compile" in sys.argv else build()
+            whole, found = shares(training_step(model, size))  # pyright: ignore[reportArgumentType]
+            told = ", ".join(f"{kind} {share:.0f} %" for kind, share in found.items())
+            print(f"{size}, {name}, {whole:.0f} ms: {told}", flush=True)
 
 
 if __name__ == "__main__":
