@@ -25,8 +25,8 @@ class Limits:
     least_gradient: int
 
 
-# Dense products of 150 to 180 GFLOP/s on two cores: AMD's with AVX2, and with AVX-512 in two halves (Zen 4). They are as
-# fast as lists near 300 to 450 (forward) and 200 to 300 (gradients), and at any rate if there are few weights.
+# Dense products of 150 to 180 GFLOP/s on two cores: AMD's with AVX2, or with AVX-512 in two halves (Zen 4). They are
+# as fast as lists near 300 to 450 (forward) and 200 to 300 (gradients), and at any rate if there are few weights.
 USUAL = Limits(forward=300, gradient=200, packed=400, least_forward=8192, least_gradient=16384)
 # As fast, with AVX2 on others, whose lists take longer in token-wise maps: near 180 to 200 and more, and 150 to 200.
 LONGER_LISTS = Limits(forward=180, gradient=150, packed=240, least_forward=8192, least_gradient=16384)
