@@ -157,6 +157,17 @@ def test_a_list_of_gestures_that_is_none_is_told(tmp_path, content, told):
         load_data("dvs128-gesture", tmp_path, time_steps=2)
 
 
+def test_a_folder_without_recordings_is_told_and_not_made_ready(tmp_path):
+    path = dvs128_gesture(tmp_path) / "DvsGesture" / "user24_led_labels.csv"
+    path.write_text("class,startTime_usec,endTime_usec\n# 1,0,9\n")
+    with (
+        pytest.warns(UserWarning, match="no data"),
+        pytest.raises(DataError, match=r"gave no recording of test; unpack"),
+    ):
+        load_data("dvs128-gesture", tmp_path, time_steps=2)
+    assert [place.name for place in tmp_path.iterdir()] == ["DvsGesture"]
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["pipe", "zeros"])
 def test_a_recording_that_never_ends_is_not_waited_for(tmp_path, make):
     n_mnist(tmp_path)

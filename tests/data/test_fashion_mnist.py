@@ -59,16 +59,23 @@ def test_a_missing_file_is_named(folder):
         (lambda old: old[:-3], r"holds 27 bytes of values, its header says 30 \(30,\)"),
         (lambda old: old + b"x", "holds 31 bytes of values, its header says 30"),
         (lambda old: old[:6], "ends inside its header after 6 bytes"),
-        (lambda old: b"<html>not found", "starts with 3c 68 74 6d, an IDX file of this kind with 00 00 08 01"),
-        (lambda old: b"", "starts with , an IDX file"),
+        (lambda old: b"<html>not found", "starts with '3c 68 74 6d', an IDX file of this kind with 00 00 08 01; "),
+        (lambda old: b"", "starts with '', an IDX file"),
         (lambda old: idx(np.zeros(29, np.uint8)), "has 29 labels for 30 images"),
-        (lambda old: idx(np.full(30, 10, np.uint8)), r"label 10 of training image 0 is outside 0\.\.9"),
+        (lambda old: idx(np.full(30, 10, np.uint8)), r"label 10 of image 0 is outside 0\.\.9"),
     ],
 )
 def test_wrong_labels_are_reported_precisely(folder, content, message):
     path = folder / "train-labels-idx1-ubyte"
     path.write_bytes(content(path.read_bytes()))
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=rf"train-labels-idx1-ubyte.* {message}.*; .*get them from https://"):
+        load_data("fashion-mnist", folder)
+
+
+def test_files_without_an_image_are_named(folder):
+    (folder / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(np.zeros((0, 28, 28), np.uint8))))
+    (folder / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(0, np.uint8)))
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte holds no label; .*get them from"):
         load_data("fashion-mnist", folder)
 
 

@@ -148,6 +148,8 @@ def _make(ready: Path, reader: Any, place: Path, parts: Sequence[str], cure: str
                 raise
             path, why = (str(text).replace(str(seen), str(place)) for text in (_read_when(error, seen), error))
             raise DataError(f"{path} cannot be read ({why[:300]}); {cure} anew") from error
+        if empty := [part.name for part in sorted(whole.iterdir()) if not any(part.rglob("*.npz"))]:
+            raise DataError(f"{place} gave no recording of {', '.join(empty)}; {cure} anew")
         whole.rename(ready)
 
 

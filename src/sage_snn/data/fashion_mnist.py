@@ -39,6 +39,10 @@ def _images(folder: Path, part: str) -> Images:
         raise DataError(f"{folder}: {part} images are {tuple(pixels.shape[1:])}, expected (28, 28); {CURE}")
     if len(pixels) != len(labels):
         raise DataError(f"{path} has {len(labels)} labels for {len(pixels)} images; take both files anew. {CURE}")
+    if len(labels) == 0:
+        raise DataError(f"{path} holds no label; {CURE}")
+    if (largest := int(labels.max())) >= len(CLASSES):
+        raise DataError(f"{path}: label {largest} of image {int(labels.argmax())} is outside 0..9; {CURE}")
     return Images(pixels.unsqueeze(1), labels.long())
 
 
@@ -60,7 +64,8 @@ def _read_idx(path: Path, dimensions: int) -> Tensor:
         raise DataError(f"{path} holds more than {MOST:,} bytes, which is no file of this data set; {CURE}")
     expected = bytes((0, 0, 8, dimensions))
     if content[:4] != expected:
-        raise DataError(f"{path} starts with {content[:4].hex(' ')}, an IDX file of this kind with {expected.hex(' ')}")
+        starts = f"'{content[:4].hex(' ')}', an IDX file of this kind with {expected.hex(' ')}"
+        raise DataError(f"{path} starts with {starts}; {CURE}")
     head = 4 + 4 * dimensions
     if len(content) < head:
         raise DataError(f"{path} ends inside its header after {len(content)} bytes; {CURE}")
