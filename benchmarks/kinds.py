@@ -61,6 +61,12 @@ OPTIONS = (
     ),
     *("--weights-as", "--data-dir", "--top", "3", "--to-folder", "--private", "--compile", "sm_90", "--resume"),
 )
+TYPED = (
+    *("recipes", "recipes digits", "recipes --diff digits cifar10", "study list", "study status table1-small"),
+    *("train digits --policy sage --seed 1", "eval shipped:digits --weights last --json", "check digits --set lr=1"),
+    *("predict shipped:digits a.png --top 3", "inspect shipped:digits --json", "export shipped:digits --to onnx"),
+    *("push shipped:digits no/where", "push shipped:digits --to-folder out", "doctor", "doctor --compile gfx0"),
+)
 BAD = (
     *(
         ["--set", "epochs=no"],
@@ -248,10 +254,14 @@ class Fuzzer:
                     raise
 
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing leaves the machine
-        words = [*COMMANDS, *OPTIONS, *OPTIONS, *WORDS]
+        inside = [word for word in WORDS if "/" not in word]  # what is written stays in the folder of the case
+        words = [*COMMANDS, *OPTIONS, *OPTIONS, *inside]
         typed = [draw.choice(words) for _ in range(draw.randrange(1, 6))]
-        if draw.random() < 0.5:
-            typed.insert(0, draw.choice(COMMANDS))
+        if draw.random() < 0.7:  # a whole command, of which some words are others
+            typed = draw.choice(TYPED).split()
+            for _ in range(draw.randrange(3)):
+                at = draw.randrange(len(typed) + 1)
+                typed[at : at + draw.randrange(2)] = [draw.choice(words)] * draw.randrange(2)
         if "train" in typed:  # which must not succeed: whatever is before it, one of these is wrong
             typed += draw.choice(BAD)
         if "a.png" in typed:

@@ -22,7 +22,7 @@ CURE = re.compile(
     r"|known|set|at least|at most|write|change|lower|add|call|name|not both|only|leave|cannot|no slash|try|number"
     r"|make|see|remove|unpack|get|there are|login|belongs?|check)\b"
 )
-USAGE = re.compile(r"Usage: .*Try '.* --help' for help", re.DOTALL)
+USAGE = re.compile(r"Usage: |requires an argument")
 
 
 def is_users(error: BaseException) -> bool:
