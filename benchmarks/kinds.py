@@ -250,7 +250,7 @@ class Fuzzer:
                 try:
                     cli.main()
                 except SystemExit as stop:
-                    stop.said, stop.typed = said.getvalue(), typed  # pyright: ignore[reportAttributeAccessIssue]
+                    stop.said, stop.typed = said.getvalue(), typed
                     raise
 
         os.environ["HF_HUB_OFFLINE"] = "1"  # nothing leaves the machine

@@ -22,7 +22,7 @@ CURE = re.compile(
     r"|known|set|at least|at most|write|change|lower|add|call|name|not both|only|leave|cannot|no slash|try|number"
     r"|make|see|remove|unpack|get|there are|login|belongs?|check)\b"
 )
-USAGE = re.compile(r"Usage: |requires an argument")
+USAGE = re.compile(r"Usage: |requires (an|\d+) argument")
 
 
 def is_users(error: BaseException) -> bool:
@@ -51,7 +51,7 @@ def _untold_by_command(stop: SystemExit) -> str | None:
 
 def _without_typed(told: str, typed: object) -> str:
     """Words of thousands of letters may be said back to who typed them."""
-    for word in sorted(map(str, typed), key=len, reverse=True):  # pyright: ignore[reportArgumentType]
+    for word in sorted(map(str, typed), key=len, reverse=True):
         told = told.replace(word, word[:40])
     return told
 

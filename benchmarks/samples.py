@@ -58,7 +58,7 @@ def write_idx(folder: Path) -> None:
 
 def write_recordings(folder: Path) -> None:
     """The three data sets of events as they unpack, and as they are after their first use."""
-    from event_files import (  # pyright: ignore[reportMissingImports]
+    from event_files import (
         cifar10_dvs,
         dvs128_gesture,
         n_mnist,

@@ -73,6 +73,7 @@ def stop(code, said="", typed=()):
         (stop(0, "a table\n" * 100), None),
         (stop(1, "a report\n" * 100), None),
         (stop(2, "Usage: sage-snn\nTry 'sage-snn --help' for help.\n"), None),
+        (stop(2, "Option '--diff' requires 2 arguments."), None),
         (stop(2, "no"), "no usage is told"),
         (stop("error: it is broken"), "no cure is told"),
         (stop("error: mend it\n" * 13), "13 lines of up to 14 letters"),
