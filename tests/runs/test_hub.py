@@ -1,8 +1,10 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ import yaml
 from safetensors.torch import load_file
 
 import sage_snn
+from sage_snn.recipes import load_recipe
 from sage_snn.runs import RunError, assess, open_run, places
 from sage_snn.runs.model_card import escaped
 from sage_snn.runs.places import FILES, repository, shipped_runs
 from sage_snn.runs.publish import push, write_folder
 
+HUB_PAGE = Path(__file__).parents[2] / "docs/hub.md"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -196,8 +200,23 @@ def test_weights_that_are_code_are_refused(published):
         sage_snn.load(published)
 
 
-def test_the_shipped_digits_load_in_one_line_and_have_their_recorded_accuracy():
-    assert shipped_runs() == ["digits"]
+@pytest.mark.parametrize("name", shipped_runs())
+def test_shipped_networks_load_in_one_line_and_are_those_of_their_recipes(name):
+    run, network = open_run(f"shipped:{name}"), sage_snn.load(f"shipped:{name}")
+    apart = {key for key, value in load_recipe(name).identity().items() if run.recipe.identity()[key] != value}
+    assert apart <= {"threads", "observe.activity"}
+    assert load_file(run.folder.weights).keys() == network.state_dict().keys()
+    assert run.folder.weights.stat().st_size < 3_000_000
+    with torch.no_grad():
+        logits = network(torch.rand(2, 1, 8, 8) if name == "digits" else torch.rand(2, 3, 32, 32))
+    assert logits.isfinite().all()
+    assert logits.std() > 0
+    top1 = run.folder.summary()["last_top1"]
+    assert re.search(rf"\| `shipped:{name}` \|[^\n]*\| {top1:.2f} %", HUB_PAGE.read_text()), "told as it is"
+
+
+def test_the_shipped_digits_have_their_recorded_accuracy():
+    assert "digits" in shipped_runs()
     run = open_run("shipped:digits")
     told = assess(run)
     assert told.top1 == pytest.approx(run.folder.summary()["last_top1"])
@@ -208,7 +227,7 @@ def test_the_shipped_digits_load_in_one_line_and_have_their_recorded_accuracy():
 
 
 def test_a_network_that_does_not_ship_is_named_with_those_that_do():
-    with pytest.raises(RunError, match="no trained network 'digit' ships; there are digits"):
+    with pytest.raises(RunError, match=r"no trained network 'digit' ships; there are .*digits"):
         sage_snn.load("shipped:digit")
 
 
